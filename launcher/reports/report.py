@@ -84,7 +84,7 @@ class Report:
 
     @property
     def node(self) -> dict[str, Any]:
-        """For programs."""
+        """The result as JSON-like values, for programs."""
         record, goal = self.record, self.goal
         return {
             "run": record.name, "status": record.state.status, "verdict": record.verdict, "goal": goal.goal,
@@ -94,34 +94,34 @@ class Report:
     @property
     def counts(self) -> str:
         """`7 pass, 2 fail, 1 not measured`"""
-        found = {
+        counts = {
             status: sum(row.status == status for row in self.checklist) for status in ("pass", "fail", "not measured")
         }
-        return ", ".join(f"{count} {status}" for status, count in found.items())
+        return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def make_report(record: RunRecord, goal: Goal | None = None) -> Report:
     """Judge a run. Raises `Problems` where the goal's metric is not one of the run's."""
     judged = judge_goal(record, goal)
-    cost, low = efficiency(record), error_groups(record)
+    cost, low_groups = efficiency(record), error_groups(record)
     return Report(
         record=record,
         intro=_intro(record.state),
         goal=judged,
         problems=_problems(record),
-        facts=list(_facts(record)),
+        facts=list(_fact_rows(record)),
         checklist=checklist(record, judged, cost),
-        plots=list(_plots(record, judged)),
+        plots=list(_plot_figures(record, judged)),
         stability=stability(record),
         efficiency=cost,
         parts=reward_parts(record),
-        sources=_sources(record),
-        errors=low[:GROUPS],
-        low_count=sum(group.count for group in low),
+        sources=_source_scores(record),
+        errors=low_groups[:GROUPS],
+        low_count=sum(group.count for group in low_groups),
         rule_note=_rule_note(record),
         samples=drawn(record.samples),
-        lock=list(_lock(record.lock)),
-        settings=list(_settings(record.settings)),
+        lock=list(_lock_rows(record.lock)),
+        settings=list(_setting_rows(record.settings)),
     )
 
 
@@ -144,25 +144,25 @@ def check_output(out: Path) -> None:
 
 
 def _intro(state: RunState) -> str:
-    began = f", began {date(state.started_at)}" if state.started_at else ""
+    start = f", began {date(state.started_at)}" if state.started_at else ""
     doubt = f": {one_line(state.why, 400)}" if state.why and state.status != "failed" else ""
-    at = f"{state.status} at step {state.step} of {state.steps or '?'}"
-    return f"{state.algorithm or 'unknown algorithm'}, {at}{began}{doubt}"
+    progress = f"{state.status} at step {state.step} of {state.steps or '?'}"
+    return f"{state.algorithm or 'unknown algorithm'}, {progress}{start}{doubt}"
 
 
 def _problems(record: RunRecord) -> list[str]:
     state = record.state
-    found = list(record.unread)
+    lines = list(record.unread)
     if state.status == "failed":
-        found.append(f"the run failed: {state.why or 'no cause was recorded'}")
+        lines.append(f"the run failed: {state.why or 'no cause was recorded'}")
     if state.status in ("running", "waiting"):
-        found.append(f"the run is {state.status}: this is what it has come to so far")
+        lines.append(f"the run is {state.status}: this is what it has come to so far")
     if state.stalled:
-        found.append(f"stalled: {state.stalled}")
-    return [one_line(text, 600) for text in found]
+        lines.append(f"stalled: {state.stalled}")
+    return [one_line(text, 600) for text in lines]
 
 
-def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
+def _fact_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     state, final = record.state, record.final
     yield "status", status_word(state)
     yield "steps", f"{state.step} of {state.steps or '?'}"
@@ -176,34 +176,34 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "findings", str(record.alert_count)
 
 
-def _plots(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]:
+def _plot_figures(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]:
     if len(record.validations) > 1:
         name = record.validations[-1].name
-        shown = [each for each in record.validations if each.name == name]
+        shown = [validation for validation in record.validations if validation.name == name]
         target = judged.goal.value if judged.goal and judged.measured and judged.measured.name == name else None
-        values = [each.value for each in shown]
+        values = [validation.value for validation in shown]
         note = "; bars: 95 % intervals" + ("" if target is None else "; dashed: the goal")
         svg = plot([line_of_validations(name, shown)], f"held-out {name} over steps", target)
         yield PlotFigure(
             "held-out score", one_line(name, 120) + note, svg, values[0], values[-1], min(values), max(values)
         )
     for names in shown_in("curve"):
-        if (found := record.trace(*names)) and found[1].count > 1:
-            yield _figure(*found)
+        if (named_trace := record.trace(*names)) and named_trace[1].count > 1:
+            yield _curve_figure(*named_trace)
 
 
-def _figure(name: str, trace: Trace) -> PlotFigure:
+def _curve_figure(name: str, trace: Trace) -> PlotFigure:
     entry = metric_entry(name)
     unit = f", {entry.unit}" if entry and entry.unit else ""
     meaning = f": {entry.meaning}{unit}" if entry else ""
     early, late = trace.ends()
     early, late = (trace.mean if math.isnan(value) else value for value in (early, late))
     svg = plot([line_of(name, trace)], f"{name} over steps")
-    more = f"; {trace.not_finite} values are not finite" if trace.not_finite else ""
-    return PlotFigure(label(name), f"{name}{meaning}{more}", svg, early, late, trace.low, trace.high)
+    note = f"; {trace.not_finite} values are not finite" if trace.not_finite else ""
+    return PlotFigure(label(name), f"{name}{meaning}{note}", svg, early, late, trace.low, trace.high)
 
 
-def _sources(record: RunRecord) -> list[HeldOut]:
+def _source_scores(record: RunRecord) -> list[HeldOut]:
     names = [name for name in record.last_validation if name.startswith("val-core/")][:MOST_SOURCES]
     step = record.final.step if record.final else 0
     metrics = record.last_validation
@@ -217,7 +217,7 @@ def _rule_note(record: RunRecord) -> str:
     return f"What an answer is, is found by the rule of reward {type(reward).__name__}."
 
 
-def _lock(lock: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lock_rows(lock: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     kept = {name: value for name, value in lock.items() if name not in ("settings", "installed")}
     for name, value in list(flat(kept).items())[:MOST_SETTINGS]:
         yield name, setting_text(name, value)
@@ -226,6 +226,6 @@ def _lock(lock: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "installed", one_line(" ".join(map(str, installed[:MOST_PACKAGES])), 12_000)
 
 
-def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _setting_rows(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in list(flat(settings).items())[:MOST_SETTINGS]:
         yield name, setting_text(name, value)
