@@ -62,12 +62,12 @@ class Clipped(Algorithm):
     def loss(self, new: Output, batch: Batch) -> Loss:
         """The clipped surrogate with its KL loss and entropy bonus, which add up over tokens alike."""
         weight, units = ops.token_weights(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
-        log_ratio, of_tokens, most = self.log_ratio(new, batch), new.logp - batch.old, self.max_log_ratio
-        ratio = (log_ratio if most is None else log_ratio.clamp(-most, most)).exp()  # no gradient where it is clamped
+        log_ratio, token_log_ratio, cap = self.log_ratio(new, batch), new.logp - batch.old, self.max_log_ratio
+        ratio = (log_ratio if cap is None else log_ratio.clamp(-cap, cap)).exp()  # no gradient where it is clamped
         clips = self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c
-        surrogate, metrics = ops.surrogate_loss(ratio, of_tokens, batch, *clips)
+        surrogate, metrics = ops.surrogate_loss(ratio, token_log_ratio, batch, *clips)
         loss = (surrogate * weight).sum()
-        metrics |= ops.ratio_metrics(log_ratio, of_tokens, batch.mask, most)
+        metrics |= ops.ratio_metrics(log_ratio, token_log_ratio, batch.mask, cap)
         metrics["actor/pg_loss"] = Mean(loss.detach(), units)
         if self.kl_loss_coef:
             kl = (ops.KL[self.kl_loss_type](new.logp, batch.reference) * weight).sum()

@@ -25,8 +25,8 @@ Smoothing = Annotated[float, Field(ge=0, lt=0.5)]
 
 def sigmoid(margin: Tensor, beta: float, wrong: float) -> Tensor:
     """[P] eq. 7; `wrong` is the assumed fraction of pairs with swapped labels (cDPO)."""
-    right = -(1 - wrong) * ops.log_sigmoid(beta * margin)
-    return right - wrong * ops.log_sigmoid(-beta * margin) if wrong else right
+    loss = -(1 - wrong) * ops.log_sigmoid(beta * margin)
+    return loss - wrong * ops.log_sigmoid(-beta * margin) if wrong else loss
 
 
 def hinge(margin: Tensor, beta: float, _: float) -> Tensor:
@@ -76,11 +76,11 @@ class DPO(Algorithm):
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         weight = ops.per_sequence_weights(batch.mask) if self.length_normalised else batch.mask
-        gained = ((new.logp - batch.reference) * weight).sum(-1)  # [B] log-ratio of whole answers
+        log_ratio = ((new.logp - batch.reference) * weight).sum(-1)  # [B] log-ratio of whole answers
         index = ops.group_index(batch.group)
-        margin = ops.group_sum(gained * batch.preference, index)  # [P]
+        margin = ops.group_sum(log_ratio * batch.preference, index)  # [P]
         loss = LOSSES[self.loss_type](margin, self.beta, self.label_smoothing).sum()
-        reward, pairs = self.beta * gained.detach(), self.units(batch)
+        reward, pairs = self.beta * log_ratio.detach(), self.units(batch)
         return loss, {
             "actor/dpo_loss": Mean(loss.detach(), pairs),
             "rewards/chosen": Mean(reward[batch.preference > 0].sum(), pairs),

@@ -25,10 +25,10 @@ class GiGPO(GRPO):
     def prepare(
         self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
     ) -> tuple[Batch, AlgorithmState]:
-        made, state = super().prepare(batch, state, all_reduce)
+        prepared, state = super().prepare(batch, state, all_reduce)
         values, there = ops.turn_values(batch, self.turn_discount)
         states = int(batch.state.max()) + 1 if batch.state.numel() else 0
-        places = ops.group_index(batch.group)[:, None] * states + batch.state.clamp(min=0)
-        advantage = ops.advantage_within(values, places, there & (batch.state >= 0), self.norm_adv_by_std_in_grpo)
-        of_steps = ops.to_tokens(advantage, batch.turn) * made.mask
-        return replace(made, advantage=made.advantage + self.step_advantage_weight * of_steps), state
+        state_groups = ops.group_index(batch.group)[:, None] * states + batch.state.clamp(min=0)
+        advantage = ops.advantage_within(values, state_groups, there & (batch.state >= 0), self.norm_adv_by_std_in_grpo)
+        turn_advantage = ops.to_tokens(advantage, batch.turn) * prepared.mask
+        return replace(prepared, advantage=prepared.advantage + self.step_advantage_weight * turn_advantage), state

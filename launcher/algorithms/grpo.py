@@ -67,7 +67,7 @@ class GRPO(Clipped):
         return ops.group_std(batch.reward, ops.group_index(batch.group)) >= self.min_group_std
 
     def shape_reward(self, batch: Batch) -> Tensor:
-        """[B] the reward that is compared."""
+        """[B] the reward that is compared within the group."""
         return batch.reward
 
     def prepare(
@@ -77,8 +77,8 @@ class GRPO(Clipped):
         kept = self.group_filter(batch)
         reward, mask = self.shape_reward(batch), batch.mask * kept[:, None]
         advantage = ops.group_advantage(reward, ops.group_index(batch.group), self.norm_adv_by_std_in_grpo)  # [B]
-        made = replace(batch, mask=mask, reward=reward, advantage=advantage[:, None] * mask)
-        return made, ops.group_filter_metrics(batch, made, kept, all_reduce) if self.filters_groups else {}
+        prepared = replace(batch, mask=mask, reward=reward, advantage=advantage[:, None] * mask)
+        return prepared, ops.group_filter_metrics(batch, prepared, kept, all_reduce) if self.filters_groups else {}
 
     @property
     def filters_groups(self) -> bool:

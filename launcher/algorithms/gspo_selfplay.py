@@ -51,8 +51,8 @@ class GSPOSelfPlay(GSPO):
             parts.append((self.pair_weight, self.pairs.loss(_rows(new, paired), batch.rows(paired))))
         loss = sum((weight * part for weight, (part, _) in parts), new.logp.sum() * 0)
         metrics: dict[str, Mean | Largest] = {}
-        for _, (_, of_part) in parts:
-            metrics |= of_part
+        for _, (_, part_metrics) in parts:
+            metrics |= part_metrics
         return loss, metrics
 
     def units(self, batch: Batch) -> Tensor:
@@ -60,6 +60,6 @@ class GSPOSelfPlay(GSPO):
         return super().units(batch.rows(sampled)) + self.pair_weight * self.pairs.units(batch.rows(paired))
 
 
-def _rows(new: Output, which: Any) -> Output:
-    held = {f.name: value for f in fields(new) if (value := getattr(new, f.name)) is not None}
-    return Output(**{name: value[which] for name, value in held.items()})
+def _rows(new: Output, selected: Any) -> Output:
+    tensors = {f.name: value for f in fields(new) if (value := getattr(new, f.name)) is not None}
+    return Output(**{name: value[selected] for name, value in tensors.items()})

@@ -47,21 +47,21 @@ def group_index(group: Tensor) -> Tensor:
     return group.unique(return_inverse=True)[1]
 
 
-def _groups(index: Tensor) -> int:
-    """P; 0 in a process without rows."""
+def _count_groups(index: Tensor) -> int:
+    """Number of groups P; 0 in a process without rows."""
     return int(index.max()) + 1 if len(index) else 0
 
 
 def group_sum(x: Tensor, index: Tensor) -> Tensor:
     """[P] sums of `x` [B] within each group."""
-    return x.new_zeros(_groups(index)).index_add(0, index, x)
+    return x.new_zeros(_count_groups(index)).index_add(0, index, x)
 
 
 def same_in_group(reward: Tensor, index: Tensor) -> Tensor:
     """[B] bool: every answer to this row's prompt scored the same."""
-    nothing = reward.new_zeros(_groups(index))
-    least = nothing.scatter_reduce(0, index, reward, "amin", include_self=False)
-    most = nothing.scatter_reduce(0, index, reward, "amax", include_self=False)
+    empty = reward.new_zeros(_count_groups(index))
+    least = empty.scatter_reduce(0, index, reward, "amin", include_self=False)
+    most = empty.scatter_reduce(0, index, reward, "amax", include_self=False)
     return (least == most)[index]
 
 
@@ -85,13 +85,13 @@ def group_advantage(reward: Tensor, index: Tensor, scale: bool) -> Tensor:
 
 
 def turn_numbers(values: Tensor) -> Tensor:
-    """[N] numbers of the turns of `values` [B, N]."""
+    """[N] 0 to N - 1: the numbers of the turns of `values` [B, N]."""
     return values.new_ones(values.shape[1]).cumsum(0).long() - 1
 
 
 def turn_values(batch: Batch, discount: float) -> tuple[Tensor, Tensor]:
-    """[B, N] what each turn contributed, and bool: whether there is such a turn. The last one of an episode has its
-    score besides; each has `discount` times the value of the next."""
+    """[B, N] value of each turn, and bool: whether the episode has that turn. A value is the turn's reward, plus the
+    episode's score at its last turn, plus `discount` times the value of the next turn."""
     last = batch.turn.amax(1, keepdim=True)  # [B, 1]
     numbers = turn_numbers(batch.turn_reward)
     values = batch.turn_reward + (numbers == last) * batch.reward[:, None]
@@ -101,24 +101,24 @@ def turn_values(batch: Batch, discount: float) -> tuple[Tensor, Tensor]:
 
 
 def advantage_within(values: Tensor, places: Tensor, there: Tensor, scale: bool) -> Tensor:
-    """[B, N] `values` relative to the mean of those with an equal number in `places` [B, N]; 0 where not `there`, and
-    where nothing is compared."""
-    found = values.new_zeros(values.shape)
+    """[B, N] `values` relative to the mean of those with an equal number in `places` [B, N], in standard deviations if
+    `scale`; 0 where not `there` [B, N], and for a value without another to compare with."""
+    advantage = values.new_zeros(values.shape)
     if there.any():
-        found[there] = group_advantage(values[there], group_index(places[there]), scale)
-    return found
+        advantage[there] = group_advantage(values[there], group_index(places[there]), scale)
+    return advantage
 
 
 def to_tokens(of_turns: Tensor, turn: Tensor) -> Tensor:
-    """[B, T] the value [B, N] of each token's turn [B, T]; 0 where the token is of none."""
+    """[B, T] `of_turns` [B, N] at each token's `turn` [B, T]; 0 where that is -1."""
     return of_turns.gather(1, turn.clamp(min=0)) * (turn >= 0)
 
 
 def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
-    """How many groups of `batch` are `kept` [B], and the fraction of its tokens trained on in `made`."""
+    """Counts of groups of `batch` that are `kept` [B] and filtered; the share of its tokens trained on in `made`."""
     index = group_index(batch.group)
-    there = (batch.mask.sum(-1) > 0).to(batch.mask.dtype)  # not what has no score
-    share = there / group_sum(there, index).clamp(min=1)[index]  # [B] adds up to 1 for each group
+    scored = (batch.mask.sum(-1) > 0).to(batch.mask.dtype)  # answers without a score do not count
+    share = scored / group_sum(scored, index).clamp(min=1)[index]  # [B] adds up to 1 for each group
     sums = [(share * kept).sum(), (share * ~kept).sum(), made.mask.sum(), batch.mask.sum()]
     groups, filtered, learnt, tokens = (all_reduce(x).item() for x in sums)
     return {
@@ -132,9 +132,9 @@ def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: Al
 
 
 def ratio_metrics(log_ratio: Tensor, of_tokens: Tensor, mask: Tensor, most: float | None) -> LossMetrics:
-    """How far the policy is from the one that sampled, before any clip or clamp.
+    """Metrics of the ratio between the policy and the one that sampled, before any clip or clamp.
 
-    `log_ratio` [B, T] is the one that the loss uses, `of_tokens` [B, T] that of single tokens.
+    `log_ratio` [B, T] is the one that the loss uses, `of_tokens` [B, T] that of single tokens; `most` is its clamp.
     """
     tokens, log_ratio = mask.sum(), log_ratio.detach() * mask
     ratio = log_ratio.exp()
@@ -151,9 +151,9 @@ def ratio_metrics(log_ratio: Tensor, of_tokens: Tensor, mask: Tensor, most: floa
 
 
 def largest(x: Tensor, where: Tensor) -> Tensor:
-    """[] the largest of `x` where `where` is true, inf where one of those is no number; -inf of none."""
-    found = x.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(~where, -math.inf)
-    return found.max() if found.numel() else found.new_tensor(-math.inf)
+    """[] the largest of `x` where `where` is true: inf if one of these is NaN, -inf if there are none."""
+    values = x.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(~where, -math.inf)
+    return values.max() if values.numel() else values.new_tensor(-math.inf)
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
@@ -174,11 +174,11 @@ def surrogate_loss(
     `log_ratio` [B, T] is that of single tokens, for the KL estimate between old and new policy. Importance weights are
     applied after all clips: they correct for the sampler, not for the update.
     """
-    plain = -ratio * batch.advantage
+    unclipped = -ratio * batch.advantage
     loss = clipped_surrogate(ratio, batch.advantage, low, high)
     tokens = batch.mask.sum()
     metrics: dict[str, Mean | Largest] = {
-        "actor/pg_clipfrac": Mean(((loss > plain) * batch.mask).sum(), tokens),
+        "actor/pg_clipfrac": Mean(((loss > unclipped) * batch.mask).sum(), tokens),
         "actor/ppo_kl": Mean(-(log_ratio.detach() * batch.mask).sum(), tokens),
     }
     if most is not None:
@@ -220,13 +220,13 @@ def gae(reward: Tensor, value: Tensor, mask: Tensor, gamma: float, lam: float) -
     The recursion jumps over masked tokens (a tool's, say), and nothing is expected after the last one.
     """
     advantage = value.new_zeros(value.shape)
-    ahead = carried = value.new_zeros(value.shape[0])  # [B] V and A of the next token that counts
+    next_value = next_advantage = value.new_zeros(value.shape[0])  # [B] V and A of the next token that counts
     for t in range(value.shape[1] - 1, -1, -1):
-        here = mask[:, t] > 0
-        delta = reward[:, t] + gamma * ahead - value[:, t]
-        carried = (delta + gamma * lam * carried).where(here, carried)
-        ahead = value[:, t].where(here, ahead)
-        advantage[:, t] = carried
+        counted = mask[:, t] > 0
+        delta = reward[:, t] + gamma * next_value - value[:, t]
+        next_advantage = (delta + gamma * lam * next_advantage).where(counted, next_advantage)
+        next_value = value[:, t].where(counted, next_value)
+        advantage[:, t] = next_advantage
     return advantage * mask, (advantage + value) * mask
 
 

@@ -55,8 +55,8 @@ class PPO(Clipped):
 
     def doubts(self) -> Iterator[Problem]:
         yield from super().doubts()
-        if (left := self.gamma**100) < 0.5:
-            got = f"{self.gamma:g} leaves {left:.0%} of the score 100 tokens before an answer's end"
+        if (remaining := self.gamma**100) < 0.5:
+            got = f"{self.gamma:g} leaves {remaining:.0%} of the score 100 tokens before an answer's end"
             yield Problem("algorithm.gamma", got, "use 1")
         if self.kl_coef > 1:
             got = f"{self.kl_coef} makes the KL penalty larger than any reward, so the policy stays where it is"
@@ -69,8 +69,8 @@ class PPO(Clipped):
     def prepare(
         self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
     ) -> tuple[Batch, AlgorithmState]:
-        """Advantages, whitened over the step, and the returns that the critic should have expected."""
-        last = batch.mask * (batch.mask.cumsum(-1) == batch.mask.sum(-1, keepdim=True))  # [B, T] each one's last token
+        """Advantages [B, T], whitened over the step, and returns [B, T], the critic's targets."""
+        last = batch.mask * (batch.mask.cumsum(-1) == batch.mask.sum(-1, keepdim=True))  # [B, T] an answer's last token
         reward, state = self._penalize_kl(batch, last * batch.reward[:, None], state, all_reduce)
         advantage, target = ops.gae(reward, batch.value.to(reward.dtype), batch.mask, self.gamma, self.lam)
         whitened = ops.whiten(advantage, batch.mask, all_reduce)
@@ -96,12 +96,12 @@ class PPO(Clipped):
         return state[COEFFICIENT] * (1 + error * answers / self.horizon)
 
     def value_loss(self, value: Tensor, batch: Batch) -> Loss:
-        """Half the squared error, of the value or of the value kept near what it was, whichever is larger."""
-        near = batch.value + (value - batch.value).clamp(-self.cliprange_value, self.cliprange_value)
-        plain, kept = (value - batch.target).square(), (near - batch.target).square()
-        loss, tokens = (plain.maximum(kept) * batch.mask).sum() / 2, batch.mask.sum()
+        """Half the squared error of the value, or of the value clipped to near the old one, whichever is larger."""
+        clipped = batch.value + (value - batch.value).clamp(-self.cliprange_value, self.cliprange_value)
+        error, clipped_error = (value - batch.target).square(), (clipped - batch.target).square()
+        loss, tokens = (error.maximum(clipped_error) * batch.mask).sum() / 2, batch.mask.sum()
         return loss, {
             "critic/vf_loss": Mean(loss.detach(), tokens),
-            "critic/vf_clipfrac": Mean(((kept > plain) * batch.mask).sum(), tokens),
+            "critic/vf_clipfrac": Mean(((clipped_error > error) * batch.mask).sum(), tokens),
             "critic/vpred_mean": Mean((value.detach() * batch.mask).sum(), tokens),
         }

@@ -27,8 +27,8 @@ class TurnGRPO(GRPO):
     def prepare(
         self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
     ) -> tuple[Batch, AlgorithmState]:
-        made, state = super().prepare(batch, state, all_reduce)
+        prepared, state = super().prepare(batch, state, all_reduce)
         values, there = ops.turn_values(batch, self.turn_discount)
-        places = ops.group_index(batch.group)[:, None] * values.shape[1] + ops.turn_numbers(values)
-        advantage = ops.advantage_within(values, places, there, self.norm_adv_by_std_in_grpo)
-        return replace(made, advantage=ops.to_tokens(advantage, batch.turn) * made.mask), state
+        turn_groups = ops.group_index(batch.group)[:, None] * values.shape[1] + ops.turn_numbers(values)
+        advantage = ops.advantage_within(values, turn_groups, there, self.norm_adv_by_std_in_grpo)
+        return replace(prepared, advantage=ops.to_tokens(advantage, batch.turn) * prepared.mask), state

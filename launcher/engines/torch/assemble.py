@@ -74,13 +74,13 @@ def select_device(run: RunSpec, num_threads: int) -> torch.device:
     if run.hardware.is_cpu:
         torch.set_num_threads(num_threads or machine.threads_of_a_process(run.hardware.processes_per_node))
         return torch.device("cpu")
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if found is None or found.type == "mps":  # which has no float64, the number format of masks and rewards
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type == "mps":  # MPS has no float64, which masks and rewards need
         got = f"{run.hardware.device} needs CUDA, and this machine has none"
         raise Problems(Problem("hardware.device", got, "use hardware=cpu", "not-found"))
-    chosen = torch.device(found.type, int(os.environ.get("LOCAL_RANK", "0")))
-    torch.accelerator.set_device_index(chosen)
-    return chosen
+    device = torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", "0")))
+    torch.accelerator.set_device_index(device)
+    return device
 
 
 def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: Path) -> Parts:
@@ -100,13 +100,13 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     _check_length(run, model)
     encoder = Encoder(model.tokenizer, run.data)
     model.stop_at(encoder.stop_tokens.ids)
-    train_rows, held_out = _read(run, encoder, refused)
+    train_rows, held_out = _read_splits(run, encoder, refused)
     order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
         got = f"{order.batch} rows, and the data has {order.rows}"
         raise Problems(Problem("data.train_batch_size", got, f"use at most {order.rows}", "not-enough"))
     steps = run.total_steps(order.rows)
-    policy = _policy(run, model, parallel, steps, load_device, mixed, checkpoint)
+    policy = _build_policy(run, model, parallel, steps, load_device, mixed, checkpoint)
     if checkpoint:
         if (rows := read_position(checkpoint).rows) != order.rows:
             got = f"the run began with {rows} training rows and finds {order.rows} now"
@@ -116,7 +116,7 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
         policy.actor.start = movement.sample(model)
     assert isinstance(run.sampler, Colocated)
     generator = run.sampler.generator(run, policy)
-    runner = _runner(run, generator, encoder) if run.environment.several_turns else None
+    runner = _build_runner(run, generator, encoder) if run.environment.several_turns else None
     answerer = PromptAnswerer(generator, load_reward(run, device), runner)
     source = (
         Rollouts(train_rows, order, answerer, run.algorithm, run.seed, shrinks=run.environment.on_fault == "shrink")
@@ -128,7 +128,7 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     return Parts(train_rows, held_out, policy, answerer, source, validation if held_out.rows else None, steps)
 
 
-def _policy(
+def _build_policy(
     run: RunSpec, model: CausalLM, parallel: Parallel, steps: int, device: torch.device, mixed: bool,
     checkpoint: Path | None,
 ) -> Policy:  # fmt: skip
@@ -162,34 +162,34 @@ def load_reward(run: RunSpec, device: torch.device) -> Reward:
     )
 
 
-def _runner(run: RunSpec, generator: Generator, encoder: Encoder) -> EpisodeRunner:
-    """With processes of the environment's own. Raises `Problems` where the model cannot call its tools."""
+def _build_runner(run: RunSpec, generator: Generator, encoder: Encoder) -> EpisodeRunner:
+    """An episode runner with the environment's processes. Raises `Problems` where the model cannot call its tools."""
     return EpisodeRunner(generator, run.environment, run.environment.sessions(), Bridge(encoder))
 
 
-def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
+def _read_splits(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     """Training and held-out rows. Rank 0 writes refused rows to a file."""
     with RefusedLog(None if world.RANK else refused) as log:
-        of = run.algorithm.data, log, run.reward, run.environment
-        train, val = (read_rows(encoder, split, *of) for split in SPLITS)
-    if found := log.problems(run.data.on_bad_row):
-        raise Problems(found)
+        read_args = run.algorithm.data, log, run.reward, run.environment
+        train, val = (read_rows(encoder, split, *read_args) for split in SPLITS)
+    if problems := log.problems(run.data.on_bad_row):
+        raise Problems(problems)
     return train, val
 
 
 def _check_length(run: RunSpec, model: CausalLM) -> None:
     """Raises `Problems` where a sequence may be longer than the model's positions."""
     longest = run.max_sequence_length
-    known = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
-    if known and longest > known:
-        got = f"prompt and answer may take {longest} tokens, and the model has {known} positions"
-        raise Problems(Problem("data.max_response_length", got, f"use a sum of at most {known}"))
+    positions = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
+    if positions and longest > positions:
+        got = f"prompt and answer may take {longest} tokens, and the model has {positions} positions"
+        raise Problems(Problem("data.max_response_length", got, f"use a sum of at most {positions}"))
 
 
 def group_logging(run: RunSpec, steps: int, trained_bytes: int) -> tuple[int, int]:
-    """Steps between those whose groups are logged (1, 2, 5, 10, 20, ...), and characters of each text: about 25 times,
-    and about 1 % of the run's folder. That holds the weights with AdamW's state, and some lines of each step; an event
-    is written twice."""
+    """Interval of the steps whose groups are logged (1, 2, 5, 10, 20, ...), and characters of each text, so that about
+    25 steps are logged and take about 1 % of the run's folder. The folder holds the weights with AdamW's state and some
+    lines of each step; an event is written twice."""
     texts = max(run.trainer.log_groups, 1) * (run.sampler.n + 1)
     room = (3 * trained_bytes + 5_000 * steps) // 200 // texts  # bytes of a text at all steps
     times = min(max(room // (80 + min(2 * run.data.max_response_length, 300)), 3), 25)
@@ -211,7 +211,7 @@ def build_training(
 ) -> Training:  # fmt: skip
     trainer, order, root = run.trainer, parts.source.order, folder / "checkpoints"
     saver = Saver(root, parts.policy, trainer.keep_last, trainer.keep_best, trainer.best_metric)
-    before = read_position(root / name_of(start)) if start else TrainingPosition(0, run.seed, 0, order.rows)
+    initial = read_position(root / name_of(start)) if start else TrainingPosition(0, run.seed, 0, order.rows)
 
     def save(step: int, state: AlgorithmState, validated: LastValidation) -> SaveResult:
         sync()  # the events of these steps must be on disk before the checkpoint
@@ -223,6 +223,6 @@ def build_training(
     keeps_tokens = trainer.log_groups and world.RANK == 0
     tokens = TokenLog(folder / "samples" / "tokens.jsonl", parts.policy.model.tokenizer) if keeps_tokens else None
     return Training(
-        run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, before.algorithm_state,
-        before.validated, tokens,
+        run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, initial.algorithm_state,
+        initial.validated, tokens,
     )  # fmt: skip

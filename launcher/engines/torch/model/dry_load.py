@@ -48,7 +48,7 @@ MOVED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")  # kept in weights on
 
 
 def set_limits(memory_bytes: int, of_imports: float, cpu_s: float) -> None:
-    """What may be used beyond what importing the libraries took: `of_imports` of their CPU time, and `cpu_s`."""
+    """Limits beyond what imports took: `memory_bytes`, and CPU time of `of_imports` times theirs plus `cpu_s`."""
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil((used.ru_utime + used.ru_stime) * (1 + of_imports) + cpu_s)
@@ -102,8 +102,8 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
     buffers = tuple(name for name, _ in model.named_buffers())
     unexpected, missing = set(info["unexpected_keys"]), set(info["missing_keys"]) - set(buffers)
     mismatched = [(name, list(found), list(expected)) for name, found, expected in info["mismatched_keys"]]
-    held = {name[: found.end()] for name in model.state_dict() if (found := LAYER.search(name))}
-    surplus = [name for name in unexpected if (found := LAYER.search(name)) and name[: found.end()] in held
+    layer_prefixes = {name[: found.end()] for name in model.state_dict() if (found := LAYER.search(name))}
+    surplus = [name for name in unexpected if (found := LAYER.search(name)) and name[: found.end()] in layer_prefixes
                and _is_weight(name, tensors)]  # fmt: skip
     head = model.get_output_embeddings()
     masked = model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -123,7 +123,7 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
 
 
 def _not_floats(model: Any, tensors: Tensors, unexpected: set[str], buffers: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Weights that are no floats: quantized ones. What a model ignores is not in its unexpected keys."""
+    """Weights that are not floats, such as quantized ones; keys that the model ignores are not in `unexpected`."""
     ignored = re.compile("|".join((*MOVED, *(model._keys_to_ignore_on_load_unexpected or ()))))
     return [
         (name, dtype)
@@ -139,13 +139,13 @@ def _is_weight(name: str, tensors: Tensors) -> bool:
 
 
 def main() -> int:
-    asked, output = json.load(sys.stdin), os.dup(1)
+    request, output = json.load(sys.stdin), os.dup(1)
     os.dup2(2, 1)  # what libraries print is not the answer
     transformers.utils.logging.set_verbosity_error()
-    set_limits(asked["memory_bytes"], asked["of_imports"], asked["cpu_s"])
-    found = dry_load(asked["folder"], asked["loader"], asked["tensors"])
+    set_limits(request["memory_bytes"], request["of_imports"], request["cpu_s"])
+    result = dry_load(request["folder"], request["loader"], request["tensors"])
     with os.fdopen(output, "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(result, file)
     return 0
 
 

@@ -33,10 +33,10 @@ class Network(nn.Module):
 
     def __init__(self, base: PreTrainedModel, decoder: PreTrainedModel, mixed: bool) -> None:
         super().__init__()
-        self.device = base.device  # where it is computed; its weights may rest elsewhere
+        self.device = base.device  # where it computes; its weights may be offloaded
         self.version = 0
-        """Optimizer steps behind the weights: whoever holds a copy of them sees by it that they have changed."""
-        self._inside = base, decoder  # in a tuple, so that torch does not list their weights a second time
+        """Optimizer steps that the weights have taken; a holder of a copy compares it to see that they changed."""
+        self._base_and_decoder = base, decoder  # in a tuple, so that torch does not list their weights a second time
         self.supports_packing, self.mixed = _supports_packing(base), mixed
         if not self.supports_packing:
             log.warning("%s mixes packed sequences; it computes equal lengths together", type(base).__name__)
@@ -44,7 +44,7 @@ class Network(nn.Module):
     @property
     def base(self) -> PreTrainedModel:
         """The transformers model, without the wrapper of its adapters."""
-        return self._inside[0]
+        return self._base_and_decoder[0]
 
     def layers(self) -> list[nn.Module]:
         """The decoder layers."""
@@ -66,8 +66,8 @@ class Network(nn.Module):
         return self.supports_packing and next(self.parameters()).dtype != torch.float64
 
     def prepare_update(self, *, dropout: bool) -> None:
-        """Into training mode, or without dropout: in evaluation mode, but that layers are still recomputed in the
-        backward pass where that is enabled, which transformers does in training mode only."""
+        """Set training mode; without `dropout` evaluation mode, in which layers are still recomputed in the backward
+        pass where that is enabled, which transformers does in training mode only."""
         self.train(dropout)
         for layer in self.modules():
             if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing:
@@ -81,8 +81,8 @@ class Network(nn.Module):
     def hidden(self, packed: Packed) -> Tensor:
         """[M, H] last hidden states before the predicted tokens."""
         if self.supports_packing:
-            return _packed(self._inside[1], packed).last_hidden_state[0].index_select(0, packed.source)
-        return _in_rectangles(self._inside[1], packed, "last_hidden_state")
+            return _run_packed(self._base_and_decoder[1], packed).last_hidden_state[0].index_select(0, packed.source)
+        return _run_equal_lengths(self._base_and_decoder[1], packed, "last_hidden_state")
 
 
 class CausalLM(Network):
@@ -98,16 +98,16 @@ class CausalLM(Network):
         self.keep_base = keep_base  # the weights under the adapters are stored nowhere else
         self.has_linear_head = _has_linear_head(self.base)
         self.vocabulary = max(tokenizer.get_vocab().values()) + 1
-        """Ids that the tokenizer has. An output layer may have more rows (Qwen has 267 more), which are never sampled.
-        Log-probabilities are over all rows: so training lowers those of the others, from which vLLM and transformers
-        sample. Sampling's differ by their share, which is next to nothing in a trained model."""
+        """Number of the tokenizer's ids. An output layer may have more rows (Qwen: 267), which are never sampled here.
+        Log-probabilities are over all rows, so that training lowers those of the extra rows, which vLLM and
+        transformers can sample. Sampling's differ by the extra rows' share, nearly 0 in a trained model."""
 
     @property
     def eos(self) -> list[int]:
         """End-of-sequence tokens; without those that a configuration names and the tokenizer lacks."""
         ids = self.base.generation_config.eos_token_id if self.base.generation_config else None
-        found = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
-        return sorted(number for number in cast("set[int]", found) if 0 <= number < self.vocabulary)
+        tokens = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
+        return sorted(number for number in cast("set[int]", tokens) if 0 <= number < self.vocabulary)
 
     def stop_at(self, ids: Sequence[int]) -> None:
         """End answers at these tokens, too; saved with the model, so that others also stop there."""
@@ -115,7 +115,7 @@ class CausalLM(Network):
         config.eos_token_id = sorted({*self.eos, *ids})
 
     def write_texts(self, folder: Path) -> None:
-        """Beside its weights: what came with the model as it came, and else what transformers makes of it."""
+        """Write the small files beside the weights: unchanged those that the model came with, else transformers'."""
         if texts.TOKENIZER not in self.published:
             self.tokenizer.save_pretrained(folder)
         self.base.generation_config.save_pretrained(folder)
@@ -127,14 +127,14 @@ class CausalLM(Network):
             linear_head = self.has_linear_head
             weight = cast("nn.Linear", self.base.get_output_embeddings()).weight if linear_head else None
             hidden = self.hidden(packed) if linear_head else self.logits(packed)
-            found = head.token_scores(hidden, weight, packed.target, temperature, entropy=entropy)
-        return TokenScores(*map(packed.unpack, found))
+            scores = head.token_scores(hidden, weight, packed.target, temperature, entropy=entropy)
+        return TokenScores(*map(packed.unpack, scores))
 
     def logits(self, packed: Packed) -> Tensor:
         """[M, V] logits of the predicted tokens."""
         if self.supports_packing:
-            return _packed(self.base, packed, logits_to_keep=packed.source).logits[0]
-        return _in_rectangles(self.base, packed, "logits")
+            return _run_packed(self.base, packed, logits_to_keep=packed.source).logits[0]
+        return _run_equal_lengths(self.base, packed, "logits")
 
 
 class CriticNetwork(Network):
@@ -158,7 +158,7 @@ class CriticNetwork(Network):
 
 
 def _in_mode_of_parts(checkpoint: Callable[..., Any], forward: partial[Any], *args: Any) -> Any:
-    """A layer that is recomputed in the backward pass, in training mode only where the modules in it are."""
+    """Checkpoint a layer so that it computes in training mode only where the modules in it are in that mode."""
     layer: nn.Module = forward.args[0]
 
     def compute(*args: Any) -> Any:
@@ -171,22 +171,22 @@ def _in_mode_of_parts(checkpoint: Callable[..., Any], forward: partial[Any], *ar
     return checkpoint(compute, *args)
 
 
-def _packed(module: nn.Module, packed: Packed, **more: Any) -> Any:
+def _run_packed(module: nn.Module, packed: Packed, **kwargs: Any) -> Any:
     return module(
         input_ids=packed.ids, position_ids=packed.positions, attention_mask=NO_MASK, use_cache=False,
-        layout=packed.layout, **more,
+        layout=packed.layout, **kwargs,
     )  # fmt: skip
 
 
-def _in_rectangles(module: nn.Module, packed: Packed, output: str) -> Tensor:
+def _run_equal_lengths(module: nn.Module, packed: Packed, output: str) -> Tensor:
     """[M, ...] the output before the predicted tokens, where the sequences of each length are computed together."""
-    found, start = list[Tensor](), 0
+    outputs, start = list[Tensor](), 0
     for call in packed.layout.calls:
         size = call.count * call.length
         ids = packed.ids[0, start : start + size].view(call.count, call.length)
-        found.append(getattr(module(input_ids=ids, use_cache=False), output).flatten(0, 1))
+        outputs.append(getattr(module(input_ids=ids, use_cache=False), output).flatten(0, 1))
         start += size
-    return torch.cat(found)[packed.source]
+    return torch.cat(outputs)[packed.source]
 
 
 @torch.no_grad()
@@ -209,14 +209,14 @@ def _supports_packing(module: PreTrainedModel) -> bool:
     batch.mask[:, :3] = 0  # rows 0 and 2 share a prompt of three tokens
     packed = pack(batch)
     try:
-        found = _packed(module, packed)[0][0]
+        output = _run_packed(module, packed)[0][0]
     except (RuntimeError, TypeError):  # it reads the mask itself, and NO_MASK fits nothing
         return False
-    if found.shape[0] != packed.ids.shape[1]:
+    if output.shape[0] != packed.ids.shape[1]:
         return False
     single = [module(input_ids=row[None], use_cache=False)[0][0] for row in rows]
     expected = torch.stack([single[row][column - 1] for row, column in zip(packed.row, packed.column, strict=True)])
-    return _near(found[packed.source], expected)
+    return _is_close(output[packed.source], expected)
 
 
 @torch.no_grad()
@@ -230,12 +230,12 @@ def _has_linear_head(module: PreTrainedModel) -> bool:
     if decoder is module:  # it names none of its own (llama4)
         return False
     ids = torch.arange(3, 9, device=module.device)[None] % module.config.get_text_config().vocab_size
-    found = linear(decoder(input_ids=ids, use_cache=False).last_hidden_state, layer.weight)
+    logits = linear(decoder(input_ids=ids, use_cache=False).last_hidden_state, layer.weight)
     expected = module(input_ids=ids, use_cache=False).logits
-    return found.shape == expected.shape and _near(found, expected)
+    return logits.shape == expected.shape and _is_close(logits, expected)
 
 
-def _near(found: Tensor, expected: Tensor) -> bool:
-    near = 0.1 if found.dtype in (torch.bfloat16, torch.float16) else 1e-3
+def _is_close(output: Tensor, expected: Tensor) -> bool:
+    tolerance = 0.1 if output.dtype in (torch.bfloat16, torch.float16) else 1e-3
     expected = expected.float()
-    return bool((found.float() - expected).abs().max() <= near * expected.abs().max())
+    return bool((output.float() - expected).abs().max() <= tolerance * expected.abs().max())

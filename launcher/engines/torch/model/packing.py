@@ -49,7 +49,7 @@ class _Piece(NamedTuple):
 
 
 @dataclass
-class _Laid:
+class _Buffers:
     """The packing so far."""
 
     tokens: np.ndarray  # [B, T]
@@ -60,7 +60,7 @@ class _Laid:
     count: int = 0
 
     def add(self, piece: _Piece, slots: int) -> int:
-        """The packed place of its first token. It takes `slots` places in its call of the attention."""
+        """Append a piece, which takes `slots` slots of its attention call; returns the place of its first token."""
         first = self.count
         self.ids.append(self.tokens[piece.row, piece.start : piece.end])
         self.positions.append(np.arange(piece.start, piece.end))
@@ -71,7 +71,7 @@ class _Laid:
 
 
 def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
-    """The rows of which something is predicted.
+    """Pack the rows that have predicted tokens.
 
     `share` includes a prompt of several rows of a group once. Without `ragged`, sequences whose attention is
     computed in one call are of equal length.
@@ -82,24 +82,24 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     rows = np.flatnonzero(mask.any(1)).tolist()
     group = range(len(batch)) if batch.group is None else batch.group.tolist()
     families = _families(rows, tokens, opening, length, group) if share else [[row] for row in rows]
-    laid, place = (
-        _Laid(tokens, batch.tokens.device),
+    buffer, starts = (
+        _Buffers(tokens, batch.tokens.device),
         np.zeros((len(batch), 2), dtype=np.int64),
-    )  # of token 0 (-1: of its own), of its own
-    calls = _lay(families, opening, length, laid, place, ragged)
+    )  # packed place of token 0 (-1: in its own piece), and of its own piece
+    calls = _pack_pieces(families, opening, length, buffer, starts, ragged)
     row, column = np.nonzero(mask)
-    before, shared = column - 1, place[row, 0] >= 0
-    own = before - np.where(shared, np.array(opening)[row], 0)
-    source = np.where(own < 0, place[row, 0] + before, place[row, 1] + own)
+    previous, shared = column - 1, starts[row, 0] >= 0
+    offset = previous - np.where(shared, np.array(opening)[row], 0)
+    source = np.where(offset < 0, starts[row, 0] + previous, starts[row, 1] + offset)
 
     def put(x: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64)).to(batch.tokens.device)
 
-    slots = _joined(laid.slots)
-    padded = len(slots) != laid.count
+    slots = _concatenate(buffer.slots)
+    padded = len(slots) != buffer.count
     return Packed(
-        ids=put(_joined(laid.ids))[None],
-        positions=put(_joined(laid.positions))[None],
+        ids=put(_concatenate(buffer.ids))[None],
+        positions=put(_concatenate(buffer.positions))[None],
         layout=Layout(tuple(calls), put(np.flatnonzero(slots >= 0)) if padded else None, len(slots)),
         source=put(source),
         target=put(tokens[row, column]),
@@ -113,18 +113,18 @@ def _families(
     rows: Sequence[int], tokens: np.ndarray, opening: Sequence[int], length: Sequence[int], group: Sequence[int]
 ) -> list[list[int]]:
     """Rows of a group with the same prompt, grouped where that saves computation."""
-    found: dict[tuple[int, bytes], list[int]] = {}
+    by_prompt: dict[tuple[int, bytes], list[int]] = {}
     for row in rows:
-        found.setdefault((group[row], tokens[row, : opening[row]].tobytes()), []).append(row)
+        by_prompt.setdefault((group[row], tokens[row, : opening[row]].tobytes()), []).append(row)
     families = []
-    for family in found.values():
+    for family in by_prompt.values():
         worth = worth_sharing(opening[family[0]], len(family), sum(length[row] for row in family))
         families += [family] if worth else [[row] for row in family]
     return families
 
 
-def _lay(
-    families: list[list[int]], opening: list[int], length: list[int], laid: _Laid, place: np.ndarray, ragged: bool
+def _pack_pieces(
+    families: list[list[int]], opening: list[int], length: list[int], buffer: _Buffers, starts: np.ndarray, ragged: bool
 ) -> list[Call]:
     """Pack all pieces, prompts of equal length together, and record where the rows begin."""
     pools: dict[int, list[list[int]]] = {}
@@ -134,7 +134,7 @@ def _lay(
     for prefix, members in sorted(pools.items()):
         owner: dict[int, int] = {}
         for number, family in enumerate(members):
-            place[family, 0] = laid.add(_Piece(family[0], 0, prefix), prefix) if prefix else -1
+            starts[family, 0] = buffer.add(_Piece(family[0], 0, prefix), prefix) if prefix else -1
             owner |= dict.fromkeys(family, number)
         if prefix:
             calls.append(Call(len(members), prefix))
@@ -142,9 +142,9 @@ def _lay(
         for block in _blocks([_Piece(row, prefix, length[row]) for row in owner], ragged):
             slots = block[0].length
             for piece in block:
-                place[piece.row, 1] = laid.add(piece, slots)
-            of = torch.tensor([owner[piece.row] for piece in block], device=laid.device) if prefix else None
-            calls.append(Call(len(block), slots, prompts, of))
+                starts[piece.row, 1] = buffer.add(piece, slots)
+            owner_ids = torch.tensor([owner[piece.row] for piece in block], device=buffer.device) if prefix else None
+            calls.append(Call(len(block), slots, prompts, owner_ids))
     return calls
 
 
@@ -152,10 +152,10 @@ def _blocks(pieces: list[_Piece], ragged: bool) -> Iterator[list[_Piece]]:
     """Pieces of similar length, longest first: each block is one attention call, padded to its longest."""
     block: list[_Piece] = []
     for piece in sorted(pieces, key=lambda piece: -piece.length):
-        least = block[0].length if block else 0
+        min_length = block[0].length if block else 0
         if ragged:
-            least = 0 if least <= SHORT else int(FILLED * least)
-        if block and piece.length < least:
+            min_length = 0 if min_length <= SHORT else int(FILLED * min_length)
+        if block and piece.length < min_length:
             yield block
             block = []
         block.append(piece)
@@ -163,5 +163,5 @@ def _blocks(pieces: list[_Piece], ragged: bool) -> Iterator[list[_Piece]]:
         yield block
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
+def _concatenate(parts: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

@@ -24,7 +24,7 @@ from launcher.spec.episode import Turn
 from launcher.spec.sampler import Sampler
 
 BLOCK = 512  # tokens of the vocabulary that are summed together
-DROP = 7 / 8  # share of rows still writing at which the others leave: leaving copies the cache
+DROP = 7 / 8  # share of unfinished rows at which finished ones are removed: removal copies the cache
 SMALL = 2**21  # multiplications of a layer's largest matrix under which a second thread costs more than it gives
 
 
@@ -37,7 +37,7 @@ class Decoder(Generator):
         self.eos = torch.tensor(model.eos, device=model.device)
         host = free_memory_bytes() / 4 / world.SIZE  # which a plan does not count; on a CPU it does
         self.prefixes = Prefixes(sampler.max_num_seqs, math.inf if model.device.type == "cpu" else host)
-        self.on_token: Callable[[int], None] | None = None  # hears each token of a single answer as it is written
+        self.on_token: Callable[[int], None] | None = None  # called with each token of a single answer
 
     def forget(self, key: np.uint64) -> None:
         self.prefixes.forget(int(key))
@@ -51,75 +51,75 @@ class Decoder(Generator):
         rows = sum(len(request.keys) for request in requests)
         with self.parallel.summon_full_params(self.model), self.model.autocast(), self._threads(rows):
             for part in self._parts(requests):
-                found = iter(self._sample([requests[place] for place in part], temperature))
-                answers |= {place: [next(found) for _ in requests[place].keys] for place in part}
+                generated = iter(self._sample([requests[place] for place in part], temperature))
+                answers |= {place: [next(generated) for _ in requests[place].keys] for place in part}
         return [turn for place in range(len(requests)) for turn in answers[place]]
 
     @contextmanager
     def _threads(self, rows: int) -> Iterator[None]:
         """One CPU thread while all matrices are small, where more threads would only add synchronisation."""
-        before = torch.get_num_threads()
+        threads = torch.get_num_threads()
         work = max((weight.numel() for layer in self.model.layers() for weight in layer.parameters()), default=SMALL)
         if self.model.device.type == "cpu" and min(rows, self.sampler.max_num_seqs) * work < SMALL:
             torch.set_num_threads(1)
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads)
 
     def fault(self) -> str:
-        """A model that ignores `past_key_values` would read single tokens only."""
-        known = "past_key_values" in signature(self.model.base.forward).parameters
+        """Why the model cannot be decoded: without `past_key_values` it would read single tokens only."""
+        cached = "past_key_values" in signature(self.model.base.forward).parameters
         return (
-            "" if known else f"{type(self.model.base).__name__} keeps a cache of its own kind, so it gives no answers"
+            "" if cached else f"{type(self.model.base).__name__} keeps a cache of its own kind, so it gives no answers"
         )
 
     def _parts(self, requests: Sequence[Request]) -> Iterator[list[int]]:
-        """Requests with prompts of similar length together, as many as may be answered at a time."""
+        """Indices of the requests, prompts of similar length together, as many as may be answered at a time."""
         by_length = sorted(range(len(requests)), key=lambda place: len(requests[place].prompt))
-        most = max((len(request.keys) for request in requests), default=1)
-        size = max(self.sampler.max_num_seqs // most, 1)
+        largest = max((len(request.keys) for request in requests), default=1)
+        size = max(self.sampler.max_num_seqs // largest, 1)
         for start in range(0, len(by_length), size):
             yield by_length[start : start + size]
 
     def _sample(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
         kv_cache, keys = empty_cache(self.model.base.config), np.concatenate([request.keys for request in requests])
         logits, mask = self._prefill(requests, kv_cache)
-        of = [place for place, request in enumerate(requests) for _ in request.keys]
-        prompt = torch.tensor(of, device=mask.device)  # [R] which prompt each row answers
+        owner = [place for place, request in enumerate(requests) for _ in request.keys]
+        prompt = torch.tensor(owner, device=mask.device)  # [R] which prompt each row answers
         logits, mask = logits[prompt], mask[prompt]  # [R, V], [R, L]
         kv_cache.reorder_cache(prompt)
         alive = torch.arange(len(prompt), device=mask.device)  # [R] which answer each row writes
         going = torch.ones_like(alive, dtype=torch.bool)  # [R] whether it still does
-        before = np.array([requests[place].answered for place in of])  # [R] tokens of the answer in the prompt
-        room = self.max_new - torch.from_numpy(before).to(mask.device)  # [R]
+        answered = np.array([requests[place].answered for place in owner])  # [R] tokens of the answer in the prompt
+        room = self.max_new - torch.from_numpy(answered).to(mask.device)  # [R]
         written = torch.full((len(alive), int(room.max())), -1, device=mask.device)
         for t in range(written.shape[1]):
-            token = self._next_tokens(logits, keys, before + t, temperature)  # [R]
+            token = self._next_tokens(logits, keys, answered + t, temperature)  # [R]
             written[alive, t] = token.where(going, -1)
             if self.on_token:
                 self.on_token(int(token[0]))
             going = going & torch.isin(token, self.eos, invert=True) & (room > t + 1)
-            left = int(going.sum())
-            if left <= DROP * len(going):
-                self._keep([requests[of[row]] for row in alive.tolist()], written[alive], going, mask, kv_cache)
-                if not left:
+            remaining = int(going.sum())
+            if remaining <= DROP * len(going):
+                self._keep_kv([requests[owner[row]] for row in alive.tolist()], written[alive], going, mask, kv_cache)
+                if not remaining:
                     break
                 kept = going.cpu().numpy()
                 alive, token, mask, room = alive[going], token[going], mask[going], room[going]
-                keys, before = keys[kept], before[kept]
-                kv_cache.reorder_cache(going.nonzero()[:, 0])  # each kind of cache has it; batch_select_indices not
+                keys, answered = keys[kept], answered[kept]
+                kv_cache.reorder_cache(going.nonzero()[:, 0])  # all caches have it, unlike batch_select_indices
                 going = going[going]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
             logits = self._forward(token[:, None], mask, kv_cache)
         answers = ([token for token in row if token >= 0] for row in written.tolist())
         return [Turn(tokens, stop="end" if tokens[-1] in self.model.eos else "length") for tokens in answers]
 
-    def _keep(
+    def _keep_kv(
         self, requests: Sequence[Request], written: Tensor, going: Tensor, mask: Tensor, kv_cache: DynamicCache
     ) -> None:
-        """Keep what the rows that are no longer `going` [R] have computed, where they are turns of an episode: the
-        prompt and all of the answer but its last token."""
+        """Keep the keys and values of rows that are no longer `going` [R], where they are turns of an episode: those of
+        the prompt and of the answer without its last token."""
         for row in (~going).nonzero()[:, 0].tolist():
             if (request := requests[row]).goes_on:
                 ids = request.prompt + [token for token in written[row].tolist() if token >= 0][:-1]
@@ -127,19 +127,19 @@ class Decoder(Generator):
                 self.prefixes.keep(int(request.keys[0]), ids, kv_cache, row, columns)
 
     def _prefill(self, requests: Sequence[Request], kv_cache: DynamicCache) -> tuple[Tensor, Tensor]:
-        """[P, V] logits after each prompt, and the [P, L] mask of its tokens: what earlier turns have computed, and the
-        rest, both padded on the left."""
+        """[P, V] logits after each prompt, and the [P, L] mask of its tokens: those that earlier turns have computed,
+        then the rest, both padded on the left."""
         keys, prompts = [int(request.keys[0]) for request in requests], [request.prompt for request in requests]
         computed = self.prefixes.take(keys, prompts, kv_cache, self.model.device)
         prompts = [prompt[start:] for prompt, start in zip(prompts, computed, strict=True)]
         longest, earlier = max(map(len, prompts)), max(computed)
         pad = self.model.tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.model.device)
-        real = [
+        mask_rows = [
             [0] * (earlier - start) + [1] * start + [0] * (longest - len(prompt)) + [1] * len(prompt)
             for start, prompt in zip(computed, prompts, strict=True)
         ]
-        mask = torch.tensor(real, device=self.model.device)
+        mask = torch.tensor(mask_rows, device=self.model.device)
         return self._forward(ids, mask, kv_cache), mask
 
     def _forward(self, ids: Tensor, mask: Tensor, kv_cache: DynamicCache) -> Tensor:

@@ -27,17 +27,17 @@ class Request:
     temperature: float
     """0 takes the likeliest tokens."""
     answered: int = 0
-    """Tokens at the end of the prompt that are of the answer already, such as earlier turns: the random streams go on
-    after them, and they count towards the longest answer."""
+    """Tokens at the end of the prompt that belong to the answer, such as earlier turns: the random streams continue
+    after them, and they count towards the answer's maximum length."""
     goes_on: bool = False
     """Whether a longer prompt may follow in the same stream, so that what is computed of this one is worth keeping
-    until the stream is forgotten. It has one key, then."""
+    until the stream is forgotten. Such a request has one key."""
 
 
 def make_requests(prompts: Sequence[list[int]], keys: np.ndarray, temperature: float) -> list[Request]:
     """Equally many answers to each prompt; `keys` [P * n] are their streams, prompt by prompt."""
-    each = np.split(keys, len(prompts)) if prompts else []
-    return [Request(prompt, mine, temperature) for prompt, mine in zip(prompts, each, strict=True)]
+    streams = np.split(keys, len(prompts)) if prompts else []
+    return [Request(prompt, stream, temperature) for prompt, stream in zip(prompts, streams, strict=True)]
 
 
 class EpisodesFuture:
@@ -48,7 +48,7 @@ class EpisodesFuture:
         self.episodes: list[Episode] | None = None
 
     def result(self) -> list[Episode]:
-        """One for each key. Answers all requests that wait where this one still does; then it is collective."""
+        """One episode for each key. While the request waits, this answers all that wait, which is collective."""
         if self.episodes is None:
             self.generator.answer_waiting()
         assert self.episodes is not None
@@ -83,9 +83,9 @@ class Generator(ABC):
         temperatures = {future.request.temperature for future in futures} or {0.0}
         if len(temperatures) > 1:
             raise ValueError(f"requests that wait together have temperatures {sorted(temperatures)}; use one")
-        found = iter(self.generate([future.request for future in futures], temperatures.pop()))
+        generated = iter(self.generate([future.request for future in futures], temperatures.pop()))
         for future in futures:
-            prompt, turns = future.request.prompt, [next(found) for _ in future.request.keys]
+            prompt, turns = future.request.prompt, [next(generated) for _ in future.request.keys]
             versions = [[self.model.version] * len(turn.tokens) for turn in turns]
             future.episodes = [
                 Episode(prompt, (replace(turn, versions=each),)) for turn, each in zip(turns, versions, strict=True)
@@ -98,7 +98,7 @@ class Generator(ABC):
         return [episode for future in futures for episode in future.result()]
 
     def fault(self) -> str:
-        """Why it can answer nothing; empty where it can."""
+        """Why the generator can answer nothing; empty where it can."""
         return ""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Generator(ABC):
         """The answers to all requests, request by request; collective."""
 
     def forget(self, key: np.uint64) -> None:  # noqa: B027  most keep nothing
-        """No request of this stream follows."""
+        """Drop what is kept of a stream, as no request of it follows."""
 
     def close(self) -> None:  # noqa: B027  most hold nothing
         """Release its resources when no more answers are needed. Collective: every process must call it."""
@@ -135,7 +135,7 @@ class ExportedWeights:
             if id(weight) in sent:  # one tensor under two names is stored under the first
                 continue
             sent.add(id(weight))
-            value = full_tensor(self._merged(name, weight).detach())
+            value = full_tensor(self._merged_weight(name, weight).detach())
             if self.stored_otherwise:  # transformers holds a layer's experts as one tensor, say
                 yield from revert_weight_conversion(self.model.base, {name: value}).items()
             else:
@@ -148,7 +148,7 @@ class ExportedWeights:
 
         return adapters.base_weights(self.model.base)
 
-    def _merged(self, name: str, weight: Tensor) -> Tensor:
+    def _merged_weight(self, name: str, weight: Tensor) -> Tensor:
         if not self.model.has_adapters:
             return weight
         from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late, as above

@@ -1,4 +1,4 @@
-"""What a step's data and its updates were like, over all processes."""
+"""Metrics of a step's data and its updates, over all processes."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ SHARES = (
 SPREADS = ("critic/score", "critic/rewards", "critic/advantages")
 """Metrics whose standard deviation is reported, too."""
 DISTRIBUTION_STEPS = 10
-"""A step of so many shows distributions, and the first does."""
+"""Distributions are reported at the first step and at multiples of this."""
 BINS = 20
 
 
 def mean_max_min(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Mean, maximum and minimum of each tensor's elements, over all processes; nothing of what has none."""
+    """Mean, maximum and minimum of each tensor's elements, over all processes; none of an empty tensor."""
     names = list(values)
     flat = [values[name].double().flatten() for name in names]
-    nothing = flat[0].new_full((1,), -torch.inf)
+    empty = flat[0].new_full((1,), -torch.inf)
     sums = world.all_reduce_sum(torch.stack([torch.stack([x.sum(), x.new_tensor(len(x))]) for x in flat]))  # [names, 2]
     tops = world.all_reduce_max(
-        torch.stack([torch.stack([torch.cat([x, nothing]).max(), torch.cat([-x, nothing]).max()]) for x in flat])
+        torch.stack([torch.stack([torch.cat([x, empty]).max(), torch.cat([-x, empty]).max()]) for x in flat])
     )
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, (total, count), (top, bottom) in zip(names, sums.tolist(), tops.tolist(), strict=True):
         if count:
-            found |= {f"{name}/mean": total / count, f"{name}/max": top, f"{name}/min": -bottom}
-    return found
+            metrics |= {f"{name}/mean": total / count, f"{name}/max": top, f"{name}/min": -bottom}
+    return metrics
 
 
 def spreads(values: Mapping[str, Tensor], found: Mapping[str, float]) -> dict[str, float]:
-    """Standard deviation (n - 1) of each of SPREADS, and what share of the variance of the returns the critic explains;
+    """Standard deviation (n - 1) of each of SPREADS, and the share of the returns' variance that the critic explains,
     over all processes. `found` has the means: deviations from them lose no digits."""
     centres = {name: found[f"{name}/mean"] for name in SPREADS if f"{name}/mean" in found}
     flat = {name: values[name].double().flatten() for name in centres}
@@ -91,30 +91,30 @@ def batch_metrics(
     if prepared.advantage is not None:
         learnt = loss_tokens(prepared).any(-1)  # [B]
         values["train/gradient_share"] = torch.isin(prepared.group, prepared.group[learnt])
-    known = ~unscored_rows(raw)
-    raw, prepared = raw.rows(known), prepared.rows(known)
+    scored = ~unscored_rows(raw)
+    raw, prepared = raw.rows(scored), prepared.rows(scored)
     values["critic/rewards/positive_share"] = raw.reward > 0  # a penalty on the KL divergence makes it no wrong answer
-    same = ops.same_in_group(raw.reward, ops.group_index(raw.group)) if len(raw) else raw.group > 0
-    values |= {"critic/score": raw.reward, "critic/rewards": prepared.reward, "critic/frac_reward_zero_std": same}
+    uniform = ops.same_in_group(raw.reward, ops.group_index(raw.group)) if len(raw) else raw.group > 0
+    values |= {"critic/score": raw.reward, "critic/rewards": prepared.reward, "critic/frac_reward_zero_std": uniform}
     computed = {"advantages": prepared.advantage, "returns": prepared.target, "values": prepared.value}
     values |= {f"critic/{name}": x[prepared.mask > 0] for name, x in computed.items() if x is not None}
-    found = mean_max_min(values)
-    return _shares(found | spreads(values, found))
+    metrics = mean_max_min(values)
+    return _shares(metrics | spreads(values, metrics))
 
 
-def _shares(found: dict[str, float]) -> dict[str, float]:
+def _shares(metrics: dict[str, float]) -> dict[str, float]:
     """Shares by their mean alone."""
     for name in SHARES:
-        if f"{name}/mean" in found:
-            found[name] = found.pop(f"{name}/mean")
-            del found[f"{name}/max"], found[f"{name}/min"]
-    return found
+        if f"{name}/mean" in metrics:
+            metrics[name] = metrics.pop(f"{name}/mean")
+            del metrics[f"{name}/max"], metrics[f"{name}/min"]
+    return metrics
 
 
 def loss_tokens(batch: Batch) -> Tensor:
     """[B, T] bool: tokens that are trained on; sampled ones by their advantage."""
-    seen = batch.mask > 0
-    return seen if batch.advantage is None else seen & (batch.advantage != 0)
+    in_mask = batch.mask > 0
+    return in_mask if batch.advantage is None else in_mask & (batch.advantage != 0)
 
 
 # ---- distributions
@@ -125,8 +125,8 @@ def shows_distributions(step: int) -> bool:
 
 
 def distribution(step: int, name: str, values: Tensor, shared: bool) -> Distribution | None:
-    """How finite `values` [N] are spread over at most BINS equal bins; of those of all processes, unless they are
-    `shared` and all have the same. None where there are none. Collective unless shared.
+    """Histogram of the finite `values` [N] in at most BINS equal bins, over all processes, unless the values are
+    `shared`, that is equal in all. None where no value is finite. Collective unless shared.
     """
     values = values.detach().double().flatten().cpu()
     values = values[values.isfinite()]
@@ -135,8 +135,8 @@ def distribution(step: int, name: str, values: Tensor, shared: bool) -> Distribu
     if -low > high:
         return None
     edges = bin_edges(-low, high)
-    places = torch.bucketize(values, values.new_tensor(edges), right=True) - 1
-    counts = torch.bincount(places, minlength=len(edges) - 1)
+    bins = torch.bucketize(values, values.new_tensor(edges), right=True) - 1
+    counts = torch.bincount(bins, minlength=len(edges) - 1)
     counts = counts if shared else world.all_reduce_sum(counts)
     return Distribution(step=step, name=name, edges=edges, counts=tuple(counts.tolist()))
 

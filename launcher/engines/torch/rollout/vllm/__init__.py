@@ -41,7 +41,7 @@ MOST = 4 * GIB
 """Default upper limit of the KV cache on a CPU, in bytes; answers that do not fit wait. All of it is allocated at
 once."""
 UNKNOWN = GIB
-"""The same for a model of unknown dimensions."""
+"""Size of the KV cache on a CPU for a model of unknown dimensions, in bytes."""
 RUNTIME = 210 * 2**20
 """Bytes of vLLM itself on a CPU, beside weights and cache. Measured."""
 ASLEEP = 2 * GIB
@@ -113,19 +113,19 @@ class VllmSampler(Colocated):
 
     def _length_conflicts(self, run: RunSpec) -> Iterator[Problem]:
         """Limits that the longest prompt and answer do not fit into."""
-        shape, longest, known = run.model.shape, run.max_sequence_length, run.model.positions
+        shape, longest, positions = run.model.shape, run.max_sequence_length, run.model.positions
         lengths = "data.max_prompt_length", "data.max_response_length"
         if self.max_model_len and self.max_model_len < longest:
             got = f"{self.max_model_len} tokens, and prompt and answer may take {longest}"
             yield conflict("sampler.max_model_len", got, "use null", *lengths)
-        if self.max_model_len and known and self.max_model_len > known:
-            got = f"{self.max_model_len} tokens, and the model knows {known} positions"
-            yield conflict("sampler.max_model_len", got, [min(longest, known)], "model")
+        if self.max_model_len and positions and self.max_model_len > positions:
+            got = f"{self.max_model_len} tokens, and the model knows {positions} positions"
+            yield conflict("sampler.max_model_len", got, [min(longest, positions)], "model")
         if not shape or self.kv_cache_gb is None:
             return
-        if (least := self._answer_bytes(run, shape)) > self.kv_cache_gb * GIB:
-            got = f"{self.kv_cache_gb:g} GiB do not hold one answer of {longest} tokens, which takes {least / GIB:.2g}"
-            fix = f"use {max(ceil(least * FEW / GIB), 1)}, or null"
+        if (needed := self._answer_bytes(run, shape)) > self.kv_cache_gb * GIB:
+            got = f"{self.kv_cache_gb:g} GiB do not hold one answer of {longest} tokens, which takes {needed / GIB:.2g}"
+            fix = f"use {max(ceil(needed * FEW / GIB), 1)}, or null"
             yield conflict("sampler.kv_cache_gb", got, fix, *lengths, "model")
 
     def _answer_bytes(self, run: RunSpec, shape: Architecture) -> int:
@@ -150,10 +150,10 @@ class VllmSampler(Colocated):
         fix = f"use {enough:g}" if enough < 1 else f"use sampler.tensor_parallel_size={more}"
         yield conflict("sampler.gpu_memory_utilization", got, fix, "model", "hardware", "engine.mixed_precision")
 
-    def _team_conflicts(self, shape: Architecture | None, there: int) -> Iterator[Problem]:
-        """Checks of tensor_parallel_size; `there` processes of a node sample."""
+    def _team_conflicts(self, shape: Architecture | None, processes: int) -> Iterator[Problem]:
+        """Conflicts of tensor_parallel_size; `processes` is the number on a node that sample."""
         team = self.tensor_parallel_size
-        parts = {f"{there} processes that sample on a node": there % team == 0}
+        parts = {f"{processes} processes that sample on a node": processes % team == 0}
         if shape:
             heads = shape.num_key_value_heads
             width = shape.moe_intermediate_size if shape.num_experts else shape.intermediate_size
@@ -174,9 +174,9 @@ class VllmSampler(Colocated):
         if shape and shape.num_experts:
             yield conflict("sampler", EXPERTS, INSTEAD, "model", "hardware", "hardware.device")
         elif shape and shape.head_dim not in CPU_HEADS:
-            known = ", ".join(map(str, CPU_HEADS))
+            supported = ", ".join(map(str, CPU_HEADS))
             got = f"vLLM computes no heads of {shape.head_dim} on a CPU"
-            fix = f"use a model with one of {known}, or sampler=torch"
+            fix = f"use a model with one of {supported}, or sampler=torch"
             yield conflict("sampler", got, fix, "model", "hardware", "hardware.device")
 
     def missing_requirements(self) -> list[Problem]:
@@ -186,15 +186,15 @@ class VllmSampler(Colocated):
         return [Problem("sampler", "vllm is not installed", fix, "not-installed")]
 
     def environment(self, hardware: Hardware) -> Mapping[str, str]:
-        found = {
+        variables = {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # inside the training process, where the weights are
             "VLLM_NO_USAGE_STATS": "1",
         }
         if hardware.is_cpu:
-            found["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else all processes compute on the same cores
+            variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else all processes compute on the same cores
         if self.eager(hardware) and hardware.is_cpu:
-            found["TORCH_COMPILE_DISABLE"] = "1"  # single helpers would be compiled all the same
-        return found
+            variables["TORCH_COMPILE_DISABLE"] = "1"  # single helpers would be compiled all the same
+        return variables
 
     def eager(self, hardware: Hardware) -> bool:
         return hardware.is_cpu if self.enforce_eager is None else self.enforce_eager
@@ -233,11 +233,11 @@ class VllmSampler(Colocated):
         weights = size.parameters(shape) * BYTES[self.dtype(run)] // self.tensor_parallel_size
         cache, on_cpu = self.cache_bytes(run, shape), run.hardware.is_cpu
         share = int(self.share * whole) if whole else 0
-        held = (max(share, weights) if cache is None else weights + cache) + on_cpu * RUNTIME
+        total = (max(share, weights) if cache is None else weights + cache) + on_cpu * RUNTIME
         if self.n_gpus:
-            coming = shape.vocab_size * shape.hidden_size * BYTES[run.model.dtype]  # the largest of the new weights
-            return SamplerMemory(0, 0, held + coming)
-        return SamplerMemory(held, held if on_cpu else ASLEEP)
+            incoming = shape.vocab_size * shape.hidden_size * BYTES[run.model.dtype]  # the largest of the new weights
+            return SamplerMemory(0, 0, total + incoming)
+        return SamplerMemory(total, total if on_cpu else ASLEEP)
 
     def generator(self, run: RunSpec, policy: Policy) -> Generator:
         if self.n_gpus:

@@ -49,22 +49,22 @@ class VllmModel:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Raises `Problems` where they do not match vLLM's model."""
         try:
-            (lacking,) = self.llm.apply_model(partial(_load_weights, weights=weights))
+            (missing,) = self.llm.apply_model(partial(_load_weights, weights=weights))
         except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
             got = f"vLLM does not take {self.name}'s weights: {error_message(error)}"
             raise Problems(_unsupported(got)) from error
-        if lacking:
-            raise Problems(_unsupported(f"{self.name} has not all weights of vLLM's, such as {lacking[0]}"))
+        if missing:
+            raise Problems(_unsupported(f"{self.name} has not all weights of vLLM's, such as {missing[0]}"))
         self.llm.reset_prefix_cache()
 
     def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Turn]:
         """One answer per request; `ends` are the end-of-sequence tokens."""
-        found = self.llm.generate(
+        outputs = self.llm.generate(
             cast("Any", [{"prompt_token_ids": prompt} for prompt, *_ in asked]),
             [self._params(seed, self.max_new - answered, temperature, ends) for _, seed, answered in asked],
             use_tqdm=False,
         )
-        return [_answer(output, ends) for output in found]
+        return [_to_turn(output, ends) for output in outputs]
 
     def _params(self, seed: int, most: int, temperature: float, ends: Sequence[int]) -> SamplingParams:
         return SamplingParams(
@@ -118,9 +118,9 @@ class ColocatedVllmGenerator(Generator):
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
         mine = generation_requests(requests)
-        whole, first = self._gather_team(mine)
-        found = self.copy.generate(whole, temperature, self.model.eos) if whole else []
-        return found[first : first + len(mine)]
+        team_requests, first = self._gather_team(mine)
+        turns = self.copy.generate(team_requests, temperature, self.model.eos) if team_requests else []
+        return turns[first : first + len(mine)]
 
     def close(self) -> None:
         self.copy.close()
@@ -129,12 +129,12 @@ class ColocatedVllmGenerator(Generator):
         """The requests of all ranks of the tensor-parallel group, and the index of this rank's first."""
         if self.team is None:
             return mine, 0
-        found: list[list[GenerationRequest]] = [mine] * dist.get_world_size(self.team)
-        dist.all_gather_object(found, mine, self.team)
-        return list(chain(*found)), sum(map(len, found[: dist.get_rank(self.team)]))
+        by_rank: list[list[GenerationRequest]] = [mine] * dist.get_world_size(self.team)
+        dist.all_gather_object(by_rank, mine, self.team)
+        return list(chain(*by_rank)), sum(map(len, by_rank[: dist.get_rank(self.team)]))
 
 
-TOKENS = 4096  # of all prompts that are read at a time on a CPU
+TOKENS = 4096  # of all prompts that are prefilled together on a CPU
 
 
 def _unsupported(got: str) -> Problem:
@@ -143,15 +143,15 @@ def _unsupported(got: str) -> Problem:
 
 def _load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Load vLLM's model; returns the names of its weights that were not loaded."""
-    took = cast("Any", model).load_weights(weights)
-    return [name for name, _ in model.named_parameters() if name not in took]
+    loaded = cast("Any", model).load_weights(weights)
+    return [name for name, _ in model.named_parameters() if name not in loaded]
 
 
-def _answer(output: RequestOutput, ends: Sequence[int]) -> Turn:
+def _to_turn(output: RequestOutput, ends: Sequence[int]) -> Turn:
     (answer,) = output.outputs
     tokens = list(answer.token_ids)
     assert answer.logprobs is not None
-    logp = [chosen[token].logprob for token, chosen in zip(tokens, answer.logprobs, strict=True)]
+    logp = [logprobs[token].logprob for token, logprobs in zip(tokens, answer.logprobs, strict=True)]
     return Turn(tokens, stop="end" if tokens[-1] in ends else "length", logp=logp)
 
 
@@ -174,13 +174,13 @@ def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescriptio
                 tensor_parallel_size=team,
                 disable_custom_all_reduce=torch.cuda.device_count() < team,  # that looks at the others' GPUs
                 distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
-                **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
+                **(_prefill_options(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip
         except ValueError as error:
             got = f"vLLM cannot run {description.architecture} here: {error_message(error)}"
             raise Problems(_unsupported(got)) from error
         finally:
-            torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
+            torch.set_num_threads = set_threads  # on a CPU vLLM replaces it by a function that does nothing
 
 
 def _has_experts(model: nn.Module) -> bool:
@@ -189,10 +189,10 @@ def _has_experts(model: nn.Module) -> bool:
     return any(isinstance(part, RoutedExperts) for part in model.modules())
 
 
-def _whole_prompts(longest: int, sampler: VllmSampler) -> dict[str, Any]:
+def _prefill_options(longest: int, sampler: VllmSampler) -> dict[str, Any]:
     """Prefill each prompt in one piece: chunked prefill rewinds the random generator, which a CPU's cannot (0.32)."""
-    at_a_time = max(TOKENS, longest, sampler.max_num_seqs)
-    return {"enable_chunked_prefill": False, "max_num_batched_tokens": at_a_time}
+    max_tokens = max(TOKENS, longest, sampler.max_num_seqs)
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max_tokens}
 
 
 def _use_layer_weight(layer: nn.Module, remove_weight: bool) -> None:
