@@ -195,8 +195,8 @@ def _wait_until_begun(process: RunProcess, is_begun: Callable[[], bool], say: On
         code = _say_lines(process, is_begun, say)
     except KeyboardInterrupt:
         process.signal(signal.SIGTERM)
-        give_up = time.monotonic() + STOP_S
-        _say_lines(process, lambda: time.monotonic() > give_up, say)
+        deadline = time.monotonic() + STOP_S
+        _say_lines(process, lambda: time.monotonic() > deadline, say)
         code = -signal.SIGINT
     return None if code is None else machine.shell_exit_code(code)
 

@@ -145,9 +145,9 @@ class Lock:
     def __init__(self, folder: Folder, wait_s: float = LOCK_WAIT_S, *, named: bool = True) -> None:
         """Raises `Problems` where another process holds it. A `named` holder gets the signals of `rlrun stop`."""
         self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        give_up = time.monotonic() + wait_s
+        deadline = time.monotonic() + wait_s
         while not self._try_lock():
-            if time.monotonic() > give_up or writer_lives(folder):
+            if time.monotonic() > deadline or writer_lives(folder):
                 os.close(self.descriptor)
                 raise Problems(in_use(folder))
             time.sleep(0.1)

@@ -181,9 +181,9 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
         _send_stop(pid, folder, now)
     else:  # on another machine, or the lock does not name its holder
         stop_requests.ask(folder, "now" if now else "save")
-    give_up = time.monotonic() + wait_s
+    deadline = time.monotonic() + wait_s
     while holder(folder) is not None:
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             return f"was asked to stop and is still saving after {wait_s:.0f} s; use rlrun stop --now to end it at once"
         time.sleep(0.1)
     folder.stop_request.unlink(missing_ok=True)  # it ended before it looked
@@ -212,9 +212,9 @@ def _queued_job(folder: Folder) -> SlurmJob | None:
 
 def _stop_queued(job: SlurmJob, now: bool, wait_s: float) -> str:
     job.stop(now)
-    give_up = time.monotonic() + wait_s
+    deadline = time.monotonic() + wait_s
     while status := job.queue_status():
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             return f"was asked to stop and is still {status} as {job.name}; use rlrun stop --now to end it at once"
         time.sleep(1)
     return f"stopped, and {job.name} has left the queue"

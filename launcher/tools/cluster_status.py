@@ -1,4 +1,4 @@
-"""A cluster as its head tells it, beside what this machine's keeper says of its own part."""
+"""The status of a Ray cluster, as its head reports it, and of this machine's part in it, as its keeper records it."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ class ClusterStatus:
     own: CheckResult | None
     """This machine's part; None where it has none in this cluster."""
     nodes: tuple[RayNode, ...]
-    """The alive ones, and those that have gone and not come back."""
+    """Nodes that are alive, and those that have gone and not come back, without CPUs and GPUs."""
     trouble: tuple[CheckResult, ...] = ()
-    """Why the head tells nothing."""
+    """Why the head does not list its nodes."""
 
 
 def cluster_status(address: str | None) -> ClusterStatus:
     """Raises `Problems` where there is no cluster to ask."""
-    found = reach(address)
-    own = _own(found.address)
+    reached = reach(address)
+    own = _own_status(reached.address)
     try:
-        nodes = list_nodes(found.address, found.env)
+        nodes = list_nodes(reached.address, reached.env)
     except Problems as problems:
-        return ClusterStatus(found.address, own, (), tuple(from_problems(problems.problems)))
+        return ClusterStatus(reached.address, own, (), tuple(from_problems(problems.problems)))
     alive = [node for node in nodes if node.alive]
-    there = {node.address for node in alive}
-    gone = {node.address: replace(node, cpus=0, gpus=0) for node in nodes if node.address not in there}
-    return ClusterStatus(found.address, own, (*alive, *gone.values()))
+    addresses = {node.address for node in alive}
+    gone = {node.address: replace(node, cpus=0, gpus=0) for node in nodes if node.address not in addresses}
+    return ClusterStatus(reached.address, own, (*alive, *gone.values()))
 
 
-def _own(address: str) -> CheckResult | None:
+def _own_status(address: str) -> CheckResult | None:
     home = here()
     node, state = home.node(), home.state()
     if node is None or node.address != address:
         return None
-    what = "head" if node.head else "node"
+    role = "head" if node.head else "node"
     if not home.has_keeper():
-        left = len(processes.find(node))
-        lost = f"its keeper has gone, and {left} processes are left" if left else "its keeper has gone"
-        return CheckResult("FAIL", what, lost, "use rlrun cluster down, then up or join again")
+        remaining = len(processes.find(node))
+        problem = f"its keeper has gone, and {remaining} processes are left" if remaining else "its keeper has gone"
+        return CheckResult("FAIL", role, problem, "use rlrun cluster down, then up or join again")
     if state is None or state.phase != "up":
         message = f"{state.phase}: {state.why or 'Ray begins'}" if state else "starting"
-        return CheckResult("WARN", what, message, f"see {home.ray_log}")
-    again = f", started {state.starts} times" if state.starts > 1 else ""
-    return CheckResult("OK", what, f"kept by process {state.pid}{again}")
+        return CheckResult("WARN", role, message, f"see {home.ray_log}")
+    restarts = f", started {state.starts} times" if state.starts > 1 else ""
+    return CheckResult("OK", role, f"kept by process {state.pid}{restarts}")

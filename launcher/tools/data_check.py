@@ -27,7 +27,7 @@ FIRST = 100  # rows that show what tokenizer and chat template do
 
 @dataclass(frozen=True)
 class DataReport:
-    """Results; `wrong` holds the reasons not to train on the data, and is empty where it passes."""
+    """Counts of rows and findings; `wrong` holds the reasons not to train on the data, and is empty where it passes."""
 
     name: str
     kind: Kind
@@ -44,7 +44,7 @@ class DataReport:
     cut_files: list[str]
     """Files that could not be read to their end, with the reason."""
     first: list[str]
-    """The first of all that is named in findings.jsonl, and of the refused rows."""
+    """The first entries of refused.jsonl and of findings.jsonl, `SHOWN` at most."""
     wrong: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -64,8 +64,8 @@ def check(
     batch_given: bool = True,
 ) -> DataReport:
     """Read every row and write report.json, refused.jsonl and findings.jsonl (each repeated, leaked or overlong row) to
-    `out`. With `model` tokens are counted by its tokenizer and chat template, and what these cannot write is refused;
-    with `reward`, what it could never score. `batch_given`: the batch was chosen by a person. Raises `Problems`."""
+    `out`. With `model` tokens are counted by its tokenizer and chat template, and rows that these cannot write are
+    findings; with `reward` also rows that it can never score. `batch_given`: the user set it. Raises `Problems`."""
     data = data.raw(watch)
     out.mkdir(parents=True, exist_ok=True)
     seen: dict[Split, Seen] = {split: Seen() for split in SPLITS}
@@ -85,13 +85,13 @@ def check(
                         findings.add("unscorable", row.where, unscorable)
                 for where, reason, what in tokens.count(rows):
                     findings.add(what, where, reason)
-    for twice in repeated(seen["train"]):
-        findings.add("repeated", twice.where, f"repeats {twice.first}")
-    for twice in in_both(seen["train"], seen["val"]):
-        findings.add("in both", twice.where, f"its prompt is also trained on: {twice.first}")
+    for repeat in repeated(seen["train"]):
+        findings.add("repeated", repeat.where, f"repeats {repeat.first}")
+    for repeat in in_both(seen["train"], seen["val"]):
+        findings.add("in both", repeat.where, f"its prompt is also trained on: {repeat.first}")
     findings.close()
     report = _report(name, data, kind, seen, log, tokens, findings, batch_given)
-    report.notes.extend(found.line for found in unread.results())
+    report.notes.extend(result.line for result in unread.results())
     write_atomic(out / "report.json", json.dumps({**asdict(report), "passed": report.passed}, indent=1) + "\n")
     return report
 
@@ -118,17 +118,17 @@ def _report(
         (wrong if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
     if tokens.split:
         notes.append(several_sequences(tokens.split, len(tokens.prompts)))
-    for found in tokens.facts or ():
-        (wrong if found.level == "FAIL" else notes).append(found.line)
+    for fact in tokens.facts or ():
+        (wrong if fact.level == "FAIL" else notes).append(fact.line)
     return replace(report, wrong=wrong, notes=notes)
 
 
 def _judge(report: DataReport, data: Dataset, batch_given: bool) -> tuple[list[str], list[str]]:
-    """Reasons not to train on the data, and what else is worth knowing: what a plan fails for, and what it warns of."""
+    """Reasons not to train on the data, for which a plan fails, and notes, of which a plan warns."""
     total, batch, rows = sum(report.rows.values()) + report.refused, data.train_batch_size, report.rows["train"]
     bad, skips = report.refused - len(report.cut_files), data.on_bad_row == "skip"
     compared = report.kind == "prompts" and report.without_truth
-    found = [
+    rules = [
         (bad, not skips, f"{bad:,} of {total:,} rows are bad; "
          f"{'are skipped' if skips else 'use data.on_bad_row=skip to skip them'}"),
         (not rows, True, "there are no usable rows; use a file with rows"),
@@ -148,10 +148,10 @@ def _judge(report: DataReport, data: Dataset, batch_given: bool) -> tuple[list[s
     for what, lengths in (("prompts", report.prompt_tokens), ("answers", report.answer_tokens)):
         if lengths:
             text = f"{lengths.over:,} {what} ({lengths.share_over:.2%}) have more than {lengths.limit} tokens"
-            found.append((lengths.over, data.truncation == "error", f"{text}; data.truncation={data.truncation}"))
-    true_ones = [(is_wrong, text) for holds, is_wrong, text in found if holds]
-    wrong = [*report.cut_files, *(text for is_wrong, text in true_ones if is_wrong)]
-    return wrong, [text for is_wrong, text in true_ones if not is_wrong]
+            rules.append((lengths.over, data.truncation == "error", f"{text}; data.truncation={data.truncation}"))
+    active = [(is_wrong, text) for holds, is_wrong, text in rules if holds]
+    wrong = [*report.cut_files, *(text for is_wrong, text in active if is_wrong)]
+    return wrong, [text for is_wrong, text in active if not is_wrong]
 
 
 class _Tokens:
@@ -165,7 +165,7 @@ class _Tokens:
         self.split = 0
         """Rows that become several sequences."""
         self.facts: list[CheckResult] | None = None
-        """On tokenizer and chat template, as the first rows show them."""
+        """Results on tokenizer and chat template, from the first rows."""
         self.text = None if model is None else TextProcess(model, data, exact=True)
 
     def __enter__(self) -> Self:
@@ -181,11 +181,11 @@ class _Tokens:
             return
         if self.facts is None:
             self.facts = self.text.facts(rows[:FIRST])
-        for row, found in zip(rows, self.text.lengths(rows, self.kind), strict=True):
-            if isinstance(found, str):
-                yield row.where, found, "unwritable"
+        for row, result in zip(rows, self.text.lengths(rows, self.kind), strict=True):
+            if isinstance(result, str):
+                yield row.where, result, "unwritable"
                 continue
-            prompt, answer, sequences = found
+            prompt, answer, sequences = result
             self.split += sequences > 1
             self.prompts.append(prompt)
             self.answers.append(answer)

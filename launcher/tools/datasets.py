@@ -69,18 +69,18 @@ class Chosen:
 
 def known() -> list[Known]:
     """Every choice of conf/data, in the order of their names."""
-    lying = list(every())
-    found = []
-    for name in _named():
+    prepared = list(every())
+    choices = []
+    for name in _dataset_choices():
         node = parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes())
         repo = str(node.get("repo", ""))
-        where = tuple(folder for folder, of in lying if repo and of.origin.get("repo") == repo)
-        found.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), where))
-    return found
+        folders = tuple(folder for folder, stored in prepared if repo and stored.origin.get("repo") == repo)
+        choices.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), folders))
+    return choices
 
 
-def _named(config_dir: Path | None = None) -> list[str]:
-    """The choices that name a dataset; the others ask which files or repository it is."""
+def _dataset_choices(config_dir: Path | None = None) -> list[str]:
+    """The choices of conf/data that name a dataset; `files` and `hub` take any files or repository."""
     return [name for name in groups(config_dir)["data"] if name not in ("files", "hub")]
 
 
@@ -89,19 +89,19 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
 
     Raises `Problems`.
     """
-    named, holds = _words(what, config_dir)
+    data_words, holds = _words_for(what, config_dir)
     groups_given = {word.partition("=")[0] for word in overrides}
     has_model, has_reward = "model" in groups_given, "reward" in groups_given
     algorithm = [word for word in overrides if word.startswith("algorithm=")]
     if algorithm and kind:
         got = f"{kind} and {algorithm[0]} both say what the rows are"
         raise Problems(Problem("--for", got, "use one of them", "conflicting-settings"))
-    endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
-    words = [*named, *endless, "sampler.n=8", *(word for word in overrides if word not in algorithm)]
+    model_words = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
+    words = [*data_words, *model_words, "sampler.n=8", *(word for word in overrides if word not in algorithm)]
     if not algorithm:
-        algorithm = [_ALGORITHMS[kind or holds or _by_format(overrides) or _kind_of_rows(what, words, config_dir)]]
+        algorithm = [_ALGORITHMS[kind or holds or _kind_of_format(overrides) or _kind_of_rows(what, words, config_dir)]]
     run = resolve([*algorithm, *words], config_dir)
-    name = _without_ending(Path(what).name) if named[0] == "data=files" else what
+    name = _without_ending(Path(what).name) if data_words[0] == "data=files" else what
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
 
 
@@ -109,13 +109,13 @@ def _without_ending(file: str) -> str:
     return next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
 
 
-def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
+def _words_for(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     """The overrides that choose the dataset, and what it holds where its config says so."""
-    names = _named(config_dir)
+    names = _dataset_choices(config_dir)
     what = next((one.name for one in known() if is_id(what) and one.repo == what), what)
     if what in names:
-        places = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
-        return [f"data={what}"], _holds(next(place for place in places if place.is_file()))
+        files = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
+        return [f"data={what}"], _read_kind(next(file for file in files if file.is_file()))
     if any(Path(name).is_file() for name in expand(what)):
         return ["data=files", f"data.train_files={quoted(what)}"], None
     if is_id(what) and not what.lower().endswith(ENDINGS):
@@ -124,26 +124,26 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     raise Problems(Problem(short_repr(what), got, suggest(what, names), "not-found"))
 
 
-def _holds(file: Path) -> Kind:
-    """What a choice of data says that its rows are."""
+def _read_kind(file: Path) -> Kind:
+    """The kind of rows that the config of a dataset states, by default prompts. Raises `Problems`."""
     try:
         node = parse_yaml(file.read_bytes())
-        found: Kind = node.get("holds", "prompts")
+        kind: Kind = node.get("holds", "prompts")
     except (OSError, ValueError, YAMLError, AttributeError) as error:
         got = f"cannot be read, {error_message(error)}"
         raise Problems(Problem(str(file), got, "use a choice of data", "bad-file")) from error
-    return found
+    return kind
 
 
-def _by_format(overrides: Sequence[str]) -> Kind | None:
-    """How rows of a format are used by default."""
+def _kind_of_format(overrides: Sequence[str]) -> Kind | None:
+    """The usual kind of rows of `data.format`; None where it is not given, or has none."""
     kinds: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
     return next((kinds.get(word.partition("=")[2]) for word in overrides if word.startswith("data.format=")), None)
 
 
 def _kind_of_rows(what: str, words: Sequence[str], config_dir: Path | None) -> Kind:
-    named = any(word.startswith(("data.prompt_key=", "data.response_key=")) for word in words)
-    settings = resolve(["algorithm=sft", *words], config_dir).data if named else Files()
+    has_keys = any(word.startswith(("data.prompt_key=", "data.response_key=")) for word in words)
+    settings = resolve(["algorithm=sft", *words], config_dir).data if has_keys else Files()
     for name in expand(what):
         if Path(name).is_file() and isinstance(settings, Files):
             return inspect_rows(name, settings)
@@ -162,19 +162,19 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -
 
 
 def unread(found: Chosen, watch: OnDataProgress) -> list[CheckResult]:
-    """What nothing reads of the first rows; a prepared folder holds nothing of it."""
+    """Keys of the first rows that nothing reads, so that a prepared folder does not hold them."""
     rows = islice(found.data.raw(watch).rows("train", found.kind), LOOKED_AT)
     return list(UnreadKeys(row for row in rows if isinstance(row, Row)).results())
 
 
 def inspect_rows(file: str, settings: Files) -> Kind:
-    """What the first rows of a file are, read with `settings`. Raises `Problems` where they are neither."""
-    found = _first_rows(file)
-    if paired := sum(_has(row, "chosen", "rejected") for row in found):
-        return "pairs" if paired == len(found) else "mixed"
-    graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in found)
-    good = next((row for row in found if not isinstance(settings.row(row, "prompts"), RefusedRow)), found[0])
-    as_answers, as_prompts = settings.row(good, "answers"), settings.row(good, "prompts")
+    """The kind of a file's first rows, read with `settings`. Raises `Problems` where they are of none."""
+    rows = _first_rows(file)
+    if paired := sum(_has(row, "chosen", "rejected") for row in rows):
+        return "pairs" if paired == len(rows) else "mixed"
+    graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in rows)
+    usable = next((row for row in rows if not isinstance(settings.row(row, "prompts"), RefusedRow)), rows[0])
+    as_answers, as_prompts = settings.row(usable, "answers"), settings.row(usable, "prompts")
     if isinstance(as_answers, RefusedRow) and isinstance(as_prompts, RefusedRow):
         raise Problems(Problem(as_answers.where, as_answers.reason, "use prompt and response", "bad-row"))
     return "prompts" if graded or isinstance(as_answers, RefusedRow) else "answers"
@@ -182,11 +182,11 @@ def inspect_rows(file: str, settings: Files) -> Kind:
 
 def _first_rows(file: str) -> list[RawRow]:
     rows = list(islice(read_rows(file), LOOKED_AT))
-    found = [row for row in rows if isinstance(row, RawRow)]
-    if not found:
+    readable = [row for row in rows if isinstance(row, RawRow)]
+    if not readable:
         reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
         raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
-    return found
+    return readable
 
 
 def _has(row: RawRow, *keys: str) -> bool:

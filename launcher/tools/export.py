@@ -37,7 +37,7 @@ class Exported:
     files: Mapping[str, str]
     """sha256 of the weights' files."""
     notes: tuple[str, ...] = ()
-    """What a person should know."""
+    """Notes for the user."""
 
 
 def export(
@@ -59,14 +59,14 @@ def export(
             raise Problems(Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings"))
         if fold:
             texts = {README: _card(run, one, None)}
-            made = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
-            return Exported(out, one.step, made.bytes, made.tensors, False, made.files, made.notes)
+            merged = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
+            return Exported(out, one.step, merged.bytes, merged.tensors, False, merged.files, merged.notes)
         return _copy_policy(run, one, out, show, policy)
 
 
 @contextmanager
 def _policy_folder(run: Folder, one: Kept, out: Path) -> Iterator[Path]:
-    """The checkpoint's policy; where its engine keeps that in files of its own, written beside `out` for a while."""
+    """The folder of the checkpoint's policy; a temporary one beside `out` where its engine has a format of its own."""
     if folder := FORMAT.policy_folder(one.path):
         yield folder
         return
@@ -81,8 +81,8 @@ def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, polic
     """Copy the policy, and its base where that is beside it, as they are."""
     files = [path for path in policy.path.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
-    if wrong := output.out_problems(out, [one.path.resolve()], size):
-        raise Problems(wrong)
+    if problems := output.out_problems(out, [one.path.resolve()], size):
+        raise Problems(problems)
     with output.draft_folder(out) as draft:
         done = 0
         for path in files:
@@ -92,20 +92,20 @@ def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, polic
             done += path.stat().st_size
             show("copying", done, size)
         weights = [*draft.rglob("*.safetensors")]
-        made = {path.relative_to(draft).as_posix(): sha256(path) for path in weights}
+        digests = {path.relative_to(draft).as_posix(): sha256(path) for path in weights}
         expected, folder = folder_digests(policy.path), policy.path.name
-        other = [name for name, digest in made.items() if expected.get(f"{folder}/{name}", digest) != digest]
-        if other or (not expected and faults(one.path)):
-            where = str(policy.path / other[0]) if other else str(one.path)
+        changed = [name for name, digest in digests.items() if expected.get(f"{folder}/{name}", digest) != digest]
+        if changed or (not expected and faults(one.path)):
+            where = str(policy.path / changed[0]) if changed else str(one.path)
             raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))
-        (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")
+        (draft / README).write_text(redact(_card(run, one, _describe_base(policy))), encoding="utf-8")
         count = sum(len(tensors(path.parent, [path.name])) for path in weights)
         written = sum(path.stat().st_size for path in weights)
-    return Exported(out, one.step, written, count, policy.is_adapter, made)
+    return Exported(out, one.step, written, count, policy.is_adapter, digests)
 
 
-def _base_of(policy: ModelFolder) -> str | None:
-    """Where the model that an adapter belongs to is found; None of a whole model."""
+def _describe_base(policy: ModelFolder) -> str | None:
+    """Where to find the base of an adapter, for the model card; None for a whole model."""
     if not policy.is_adapter:
         return None
     beside = (policy.path / "base").is_dir()

@@ -1,4 +1,4 @@
-"""Which model answers, and which prompts it is asked: a run's checkpoint, a folder, or a model of a hub."""
+"""The model of `rlrun generate` (a run's checkpoint, a folder, a hub's model), and its files of prompts and answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AnsweringModel:
     trust_remote_code: bool = False
     """Whether Python code that comes with it may run."""
     usual_tokens: int | None = None
-    """Longest answers of its run; None where that is not known."""
+    """Maximum length of answers in its run, in tokens; None where that is not known."""
 
 
 def choose(
@@ -46,10 +46,10 @@ def choose(
     template_args = dict(template_args or {})
     run = store.named(name, root)
     if run is None and (step is not None or best):
-        given = "--best" if best else "--step"
-        raise Problems(Problem(given, f"chooses a checkpoint of a run, and {name!r} is none", "leave it out"))
+        option = "--best" if best else "--step"
+        raise Problems(Problem(option, f"chooses a checkpoint of a run, and {name!r} is none", "leave it out"))
     if run:
-        found = _checkpoint(run, step, best)
+        kept = _checkpoint(run, step, best)
         template = kept_checkpoints.stored_setting(run, "data", "chat_template")
         args = kept_checkpoints.stored_setting(run, "data", "template_args")
         trusted = kept_checkpoints.stored_setting(run, "model", "trust_remote_code")
@@ -58,14 +58,14 @@ def choose(
         if isinstance(args, dict):
             template_args = args | template_args
         data = Files(chat_template="never" if template == "never" else "auto", template_args=template_args)
-        label = f"{run.name}, step {found.step}"
-        return _readable(AnsweringModel(label, FORMAT.policy_path(found.path), data, trust or trusted is True, usual))
-    asked, plain = Pretrained(path=name), Files(template_args=template_args)
-    if asked.on_hub:
-        return _readable(AnsweringModel(name, models.find_or_download(asked, watch), plain, trust))
+        label = f"{run.name}, step {kept.step}"
+        return _readable(AnsweringModel(label, FORMAT.policy_path(kept.path), data, trust or trusted is True, usual))
+    pretrained, plain_data = Pretrained(path=name), Files(template_args=template_args)
+    if pretrained.on_hub:
+        return _readable(AnsweringModel(name, models.find_or_download(pretrained, watch), plain_data, trust))
     if not Path(name).expanduser().exists() and "/" not in name:
-        store.find(name, root)  # which suggests names of runs
-    return _readable(AnsweringModel(name, Path(name).expanduser(), plain, trust))
+        store.find(name, root)  # raises, and suggests names of runs
+    return _readable(AnsweringModel(name, Path(name).expanduser(), plain_data, trust))
 
 
 def read_args(text: str | None) -> dict[str, Any]:

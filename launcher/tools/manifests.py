@@ -30,16 +30,16 @@ class ManifestKind(StrEnum):
 
 
 def manifest(kind: ManifestKind, overrides: Sequence[str], config_dir: Path | None, image: str | None) -> str:
-    """Raises `Problems` for overrides that make no run, or where `image` is missing."""
+    """The text of a manifest for the run. Raises `Problems` for overrides that make no run, or a missing `image`."""
     if kind is ManifestKind.KUBERAY and not image:
         raise Problems(Problem("--image", "kuberay starts containers", "name an image that has rlrun"))
     rest = [word for word in overrides if not word.startswith("cluster=")]
     run = resolve([*rest, *CLUSTER], config_dir)
     name = run.trainer.experiment_name or run.label
     own = ("trainer.experiment_name=", "trainer.run_root=")
-    output = [*(["--config-dir", str(config_dir)] if config_dir else ()), *(w for w in rest if not w.startswith(own)),
+    words = [*(["--config-dir", str(config_dir)] if config_dir else ()), *(w for w in rest if not w.startswith(own)),
               f"trainer.experiment_name={name}", *CLUSTER, f"trainer.run_root={MOUNT}"]  # fmt: skip
-    begin = _begin(output, f"{MOUNT}/{run.trainer.project_name}/{name}")
+    begin = _start_command(words, f"{MOUNT}/{run.trainer.project_name}/{name}")
     hardware, gpus = run.taken, run.taken.n_gpus_per_node
     resources = {} if hardware.is_cpu else {"accelerators": accelerators(hardware)}
     values = {
@@ -57,18 +57,18 @@ def manifest(kind: ManifestKind, overrides: Sequence[str], config_dir: Path | No
     return template.substitute(texts, begin=begin.replace("\n", "\n  "))  # it stands in a block, indented by two
 
 
-def _begin(overrides: Sequence[str], folder: str) -> str:
+def _start_command(overrides: Sequence[str], folder: str) -> str:
     """Shell command that starts or resumes the run."""
-    again, new = shlex.join(["rlrun", "train", "--resume", folder]), shlex.join(["rlrun", "train", *overrides])
-    return f"if [ -e {shlex.quote(folder)}/spec.yaml ]; then exec {again}; else exec {new}; fi"
+    resume, start = shlex.join(["rlrun", "train", "--resume", folder]), shlex.join(["rlrun", "train", *overrides])
+    return f"if [ -e {shlex.quote(folder)}/spec.yaml ]; then exec {resume}; else exec {start}; fi"
 
 
 def accelerators(hardware: Hardware) -> str:
-    """As SkyPilot calls them: h100 is H100, a100-80g is A100-80GB."""
+    """A node's GPUs in SkyPilot's form: `H100:8` for h100, `A100-80GB:8` for a100-80g."""
     name = re.sub(r"(?<=[0-9])G$", "GB", hardware.device.upper())
     return f"{name}:{hardware.n_gpus_per_node}"
 
 
 def dns_name(name: str) -> str:
-    """What Kubernetes takes for a name, with room for what is added to it."""
+    """A name that Kubernetes accepts, of at most 40 characters, as Kubernetes appends to it."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-") or "rlrun"

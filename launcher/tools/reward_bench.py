@@ -1,4 +1,4 @@
-"""What a reward makes of answers that are known to be right, wrong or nonsense, before a run learns from it."""
+"""Scores a reward on answers that are known to be right, wrong or nonsense, before a run learns from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AnswerKind:
     median: float
     high: float
     zeros: float
-    """Share of the scored answers."""
+    """Share of the scored answers with score 0."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class BenchReport:
     refused: tuple[str, ...]
     """`file:line: reason` of the rows before the last scored one that a run would refuse, at most SHOWN."""
     wrong: tuple[str, ...]
-    """Why it should not be learnt from."""
+    """Why a run should not learn from the reward."""
 
     @property
     def ok(self) -> bool:
@@ -61,26 +61,26 @@ class BenchReport:
 
 def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     """The run of these overrides; what a reward does not need (algorithm, model) may be left out."""
-    named = {word.partition("=")[0] for word in overrides}
-    spare = {"algorithm": "algorithm=grpo", "model": "model=tiny"}
-    more = [word for group, word in spare.items() if group not in named]
-    if "algorithm" not in named and "sampler.n" not in named:
-        more.append("sampler.n=2")
-    return resolve([*more, *overrides], config_dir)
+    groups = {word.partition("=")[0] for word in overrides}
+    defaults = {"algorithm": "algorithm=grpo", "model": "model=tiny"}
+    added = [word for group, word in defaults.items() if group not in groups]
+    if "algorithm" not in groups and "sampler.n" not in groups:
+        added.append("sampler.n=2")
+    return resolve([*added, *overrides], config_dir)
 
 
 def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     """Score six kinds of answers to the first `count` rows. Raises `Problems` where there is nothing to score."""
-    if lines := [*run.data.problems(), *run.reward.problems()]:
-        raise Problems(lines)
-    run = replace(run, data=run.data.prepared(_taken_as(run), watch))
+    if problems := [*run.data.problems(), *run.reward.problems()]:
+        raise Problems(problems)
+    run = replace(run, data=run.data.prepared(_row_kind(run), watch))
     refused = list[RefusedRow]()
-    rows = list(islice(_rows(run, refused), count))
+    rows = list(islice(_usable_rows(run, refused), count))
     if not rows:
-        named = [Problem(row.where, row.reason, code="bad-row") for row in refused[:SHOWN]]
-        raise Problems(named or Problem("data", "no row has a prompt", "use rows with prompts", "bad-row"))
+        bad_rows = [Problem(row.where, row.reason, code="bad-row") for row in refused[:SHOWN]]
+        raise Problems(bad_rows or Problem("data", "no row has a prompt", "use rows with prompts", "bad-row"))
     reward, name = run.engine.reward(run), type(run.reward).__name__
-    score_safely(reward, [make_answer(rows[0])])  # what is loaded at the first answer is no answer's time
+    score_safely(reward, [make_answer(rows[0])])  # loading at the first answer does not count as its time
     trial = RewardTrial(reward, [make_answer(row) for row in rows])
     for kind in KINDS:
         trial.score(kind)
@@ -90,28 +90,28 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     wrong = [f"{len(faults)} answers have no score"] if faults else []
     wrong += [chance.message] if chance else _judge(trial)
     return BenchReport(
-        name, len(rows), tuple(_kind(trial, kind) for kind in KINDS), trial.known, chance is None, median(seconds),
+        name, len(rows), tuple(_summary(trial, kind) for kind in KINDS), trial.known, chance is None, median(seconds),
         seconds[math.ceil(len(seconds) * 0.95) - 1], tuple(faults[:SHOWN]),
         tuple(f"{row.where}: {row.reason}" for row in refused[:SHOWN]), tuple(wrong),
     )  # fmt: skip
 
 
 def _judge(trial: RewardTrial) -> list[str]:
-    """Why the reward should not be learnt from, as its scores show."""
-    found = [one.message for one in judge_trial(trial) if one.level == "FAIL"]
-    first, *others = (score for of in trial.scores.values() for row in of for score in row)
-    if not found and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
-        found.append(f"every kind of answer scores {compact(first)}, so nothing can be learnt")
-    return found
+    """Why a run should not learn from the reward, as its scores show."""
+    failures = [one.message for one in judge_trial(trial) if one.level == "FAIL"]
+    first, *others = (score for rows in trial.scores.values() for row in rows for score in row)
+    if not failures and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
+        failures.append(f"every kind of answer scores {compact(first)}, so nothing can be learnt")
+    return failures
 
 
-def _taken_as(run: RunSpec) -> Taken:
+def _row_kind(run: RunSpec) -> Taken:
     return run.algorithm.data if run.algorithm.sampled else "prompts"
 
 
-def _rows(run: RunSpec, refused: list[RefusedRow]) -> Iterator[Row]:
+def _usable_rows(run: RunSpec, refused: list[RefusedRow]) -> Iterator[Row]:
     """The rows with a prompt; those that cannot be used are added to `refused`."""
-    kind = _taken_as(run)
+    kind = _row_kind(run)
     for row in run.data.read("train", kind):
         if isinstance(row, RefusedRow):
             refused.append(row)
@@ -119,11 +119,11 @@ def _rows(run: RunSpec, refused: list[RefusedRow]) -> Iterator[Row]:
             yield row
 
 
-def _kind(trial: RewardTrial, name: str) -> AnswerKind:
-    scores = [score for score, of in zip(trial.best(name), trial.scores[name], strict=True) if of]
-    real = [score for score in scores if not math.isnan(score)]
-    unscored = len(scores) - len(real)
-    if not real:
+def _summary(trial: RewardTrial, name: str) -> AnswerKind:
+    scores = [score for score, row_scores in zip(trial.best(name), trial.scores[name], strict=True) if row_scores]
+    valid = [score for score in scores if not math.isnan(score)]
+    unscored = len(scores) - len(valid)
+    if not valid:
         return AnswerKind(name, len(scores), unscored, *[math.nan] * 5)
-    zeros = sum(score == 0 for score in real) / len(real)
-    return AnswerKind(name, len(scores), unscored, fmean(real), min(real), median(real), max(real), zeros)
+    zeros = sum(score == 0 for score in valid) / len(valid)
+    return AnswerKind(name, len(scores), unscored, fmean(valid), min(valid), median(valid), max(valid), zeros)

@@ -125,7 +125,7 @@ class Slurm(Cluster):
         return [Problem("cluster", f"slurm's {', '.join(missing)} not found here", SUBMIT_HOST, "not-installed")]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> Job:
-        """In the allocation; of several nodes the script has made a Ray cluster."""
+        """Start the processes in the allocation; for several nodes the script has started a Ray cluster."""
         if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) == 1:
             return Local(usage_s=self.usage_s).start(plan, logs, lock)
         return Ray(address="auto", usage_s=self.usage_s).start(plan, logs, lock)
@@ -140,21 +140,21 @@ class Slurm(Cluster):
         return SlurmJob(job, folder)
 
     def script(self, name: str, folder: str, hardware: Hardware) -> str:
-        """Of the batch job of the run `name` (project/experiment) in `folder`, which all nodes see."""
+        """The script of the batch job for the run `name` (project/experiment) in `folder`, which all nodes see."""
         options = {
             "partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time,
             "cpus-per-task": self.cpus_per_node, "mem": self.mem,
         }  # fmt: skip
-        asked = [f"--{option}={value}" for option, value in options.items() if value is not None]
+        job_options = [f"--{option}={value}" for option, value in options.items() if value is not None]
         gpus = hardware.n_gpus_per_node
         if gpus:
-            asked.append(f"--gpus-per-node={gpus}")
+            job_options.append(f"--gpus-per-node={gpus}")
         slurm, rlrun = f"{shlex.quote(folder)}/slurm", shlex.join([sys.executable, "-m", "launcher"])
         log = f"{folder}/slurm/job.log".replace("%", "%%")  # % begins a pattern of Slurm
         head = HEAD.format(
             name=f"rlrun:{name.replace('/', ':')}", nodes=hardware.nnodes, log=shlex.quote(log), slurm=slurm,
             cwd=shlex.quote(os.getcwd()), save_s=self.save_s, setup="".join(f"{line}\n" for line in self.setup),
-            options="".join(f"#SBATCH {option}\n" for option in (*asked, *self.options)),
+            options="".join(f"#SBATCH {option}\n" for option in (*job_options, *self.options)),
         )  # fmt: skip
         args = f" -- --num-gpus={gpus}" if gpus else ""
         ray = RAY.format(slurm=slurm, rlrun=rlrun, args=args) if hardware.nnodes > 1 else ""
@@ -191,21 +191,21 @@ class SlurmJob:
 
     @property
     def stopped(self) -> bool:
-        return self._stop.exists()
+        return self._stop_file.exists()
 
     @property
-    def _stop(self) -> Path:
+    def _stop_file(self) -> Path:
         return self.folder / "slurm" / "stop"
 
     def stop(self, now: bool) -> None:
         """Ask it to save and end, without a requeue; `now`: not to save. One that is pending leaves the queue."""
-        write_atomic(self._stop, "")  # the script looks for it
+        write_atomic(self._stop_file, "")  # the script looks for it
         running = self.queue_status().startswith("running")
         _run_command(["scancel", *(["--signal=USR1", "--batch"] if running and not now else []), self.id])
 
 
 def job_of(folder: Path) -> SlurmJob | None:
-    """The job that a run was last submitted as; None where it was not, or this machine has no Slurm."""
+    """The job as which a run was last submitted; None where it never was, or this machine has no Slurm."""
     try:
         job = str(parse_json(read_file(folder / "slurm" / "job.json"))["id"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What this machine, or each node of a Ray cluster, has to say before a run is started on it.
+"""Checks this machine, or each node of a Ray cluster, before a run is started on it.
 
 `here` looks at this machine; `remote_probe` has every node of a cluster look at itself by `probe`, then compares them.
 Every file beside them looks at one thing. The answers are `CheckResult`s: OK, WARN or FAIL, the reason, what to do.

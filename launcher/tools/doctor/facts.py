@@ -18,7 +18,7 @@ from launcher.tools.doctor.loading import LoadedLibraries
 
 @dataclass(frozen=True)
 class Facts:
-    """What a node has, by name: `python`, each package, `torch's CUDA`, `NCCL`, `driver`, `GPUs`."""
+    """Versions of a node by name (`python`, each package, `torch's CUDA`, `NCCL`, `driver`, `GPUs`), code and GPUs."""
 
     versions: dict[str, str]
     code: str
@@ -27,7 +27,7 @@ class Facts:
 
 
 def collect(loaded: LoadedLibraries | None) -> Facts:
-    """Of this machine; `loaded` None where torch does not load."""
+    """The facts of this machine; `loaded` is None where torch does not load."""
     gpus = machine.query_gpus()
     names = [gpu.name for gpu in gpus.found]
     counted = " and ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))
@@ -43,7 +43,7 @@ def collect(loaded: LoadedLibraries | None) -> Facts:
 
 
 def hash_code() -> str:
-    """Of every Python file of this package, by name and content."""
+    """12 hex digits of a SHA-256 over name and content of every Python file of this package."""
     root = Path(launcher.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -52,31 +52,31 @@ def hash_code() -> str:
 
 
 def compare(nodes: Mapping[str, Facts], code_here: str) -> list[CheckResult]:
-    """What differs between nodes, by name; one line where nothing does. `code_here` is of the machine that asks."""
-    found = []
-    codes = _by_value({name: facts.code for name, facts in nodes.items()} | {"the machine that asks": code_here})
+    """Results on what differs between nodes; one OK where nothing does. `code_here`: hash of this machine's code."""
+    results = []
+    codes = _group_by_value({name: facts.code for name, facts in nodes.items()} | {"the machine that asks": code_here})
     if len(codes) > 1:
         most, other, *_ = codes.values()
         got = f"other code on {', '.join(other)} than on {', '.join(most)}"
-        found.append(CheckResult("FAIL", "rlrun", got, "use one version, or one commit, on all nodes"))
+        results.append(CheckResult("FAIL", "rlrun", got, "use one version, or one commit, on all nodes"))
     names = dict.fromkeys(name for facts in nodes.values() for name in facts.versions)
     for name in names:
-        groups = _by_value({node: facts.versions.get(name, "not installed") for node, facts in nodes.items()})
+        groups = _group_by_value({node: facts.versions.get(name, "not installed") for node, facts in nodes.items()})
         if len(groups) > 1:
             hardware = name in ("driver", "GPUs")
             level: Literal["WARN", "FAIL"] = "WARN" if hardware else "FAIL"
             fix = "use nodes of one kind" if hardware else "use one version on all nodes"
-            text = "; ".join(f"{value} on {', '.join(of)}" for value, of in groups.items())
-            found.append(CheckResult(level, name, text, fix))
-    if not found:
+            text = "; ".join(f"{value} on {', '.join(having)}" for value, having in groups.items())
+            results.append(CheckResult(level, name, text, fix))
+    if not results:
         got = f"equal on {len(nodes)} nodes: {len(names)} versions, rlrun's code, driver and GPUs"
-        found.append(CheckResult("OK", "versions", got))
-    return found
+        results.append(CheckResult("OK", "versions", got))
+    return results
 
 
-def _by_value(of: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names by what they have; what most have first."""
-    found: dict[str, list[str]] = {}
-    for name, value in of.items():
-        found.setdefault(value, []).append(name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+def _group_by_value(values_by_name: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names by their value; the value that most names have comes first."""
+    groups: dict[str, list[str]] = {}
+    for name, value in values_by_name.items():
+        groups.setdefault(value, []).append(name)
+    return dict(sorted(groups.items(), key=lambda item: -len(item[1])))

@@ -23,12 +23,12 @@ class TorchGpu:
     name: str
     capability: str
     fault: str
-    """Why a product of matrices on it failed; empty where it did not."""
+    """Why a matrix product on it failed; empty where it did not."""
 
 
 @dataclass(frozen=True)
 class LoadedLibraries:
-    """What `launcher.engines.torch.installed` says."""
+    """The output of `launcher.engines.torch.installed`."""
 
     torch_s: float
     torch: str
@@ -38,7 +38,7 @@ class LoadedLibraries:
     nccl: str | None
     gloo: bool
     why: str
-    """Why CUDA does not start."""
+    """Why CUDA does not initialize."""
     gpus: tuple[TorchGpu, ...]
     kernels: tuple[str, ...]
     broken: dict[str, str]
@@ -46,23 +46,23 @@ class LoadedLibraries:
 
 
 def load_libraries(patience_s: float = PATIENCE_S) -> LoadedLibraries | CheckResult:
-    """Load torch in a process of its own: what was found, or why nothing was."""
+    """Load torch in a process of its own; returns the libraries, or a FAIL where it does not load in `patience_s`."""
     words = [sys.executable, "-m", MODULE]
     try:
-        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_s)
+        completed = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_s)
     except subprocess.TimeoutExpired:
         message = f"did not load in {patience_s:g} s"
         return CheckResult("FAIL", "torch", message, "use a faster disk, or a driver that answers (nvidia-smi)")
     try:
-        *_, last = ran.stdout.splitlines() or [b""]
+        *_, last = completed.stdout.splitlines() or [b""]
         return TypeAdapter(LoadedLibraries).validate_python(json.loads(last))
     except (ValueError, ValidationError):
-        why = last_words(ran.stderr.decode("utf-8", "replace"), ran.returncode)
+        why = last_words(completed.stderr.decode("utf-8", "replace"), completed.returncode)
         return CheckResult("FAIL", "torch", f"does not load: {why}", "pip install torch")
 
 
 def last_words(output: str, code: int) -> str:
-    """The last line of what a process said, or how it ended."""
+    """The last line that a process printed, or how it ended."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if lines:
         return lines[-1]
@@ -70,7 +70,7 @@ def last_words(output: str, code: int) -> str:
 
 
 def check(loaded: LoadedLibraries | CheckResult, found: machine.Gpus) -> list[CheckResult]:
-    """Of torch, its GPUs, and of each companion that is broken."""
+    """Results on torch, on each GPU that fails, and on each companion library that is broken."""
     if isinstance(loaded, CheckResult):
         return [loaded]
     kernels = ", ".join(loaded.kernels) or "none"

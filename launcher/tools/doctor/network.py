@@ -1,4 +1,4 @@
-"""Names and proxies by which processes of this machine reach each other, and hubs. Nothing is downloaded."""
+"""Checks the host name and proxies by which processes of this machine connect, and the hubs. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -30,42 +30,42 @@ def check() -> list[CheckResult]:
             pool.submit(check_hub, "huggingface", "HF_ENDPOINT", huggingface.endpoint()),
             pool.submit(check_hub, "modelscope", "MODELSCOPE_ENDPOINT", modelscope),
         ]
-        own = [check_hostname(socket.gethostname()), *check_proxies(os.environ)]
-        return [*own, *(answer.result() for answer in hubs)]
+        local_results = [check_hostname(socket.gethostname()), *check_proxies(os.environ)]
+        return [*local_results, *(answer.result() for answer in hubs)]
 
 
 def check_hostname(name: str) -> CheckResult:
     """gloo and NCCL use the address of the machine's own name by default."""
     try:
-        found = call_with_timeout(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+        info = call_with_timeout(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
         fix = f"add the line `{LOOPBACK} {name}` to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo"
         return CheckResult("WARN", "hostname", f"{name} cannot be resolved: {error_message(error)}", fix)
-    return CheckResult("OK", "hostname", f"{name} is {', '.join(sorted({str(address[0]) for *_, address in found}))}")
+    return CheckResult("OK", "hostname", f"{name} is {', '.join(sorted({str(address[0]) for *_, address in info}))}")
 
 
 def check_proxies(environment: Mapping[str, str]) -> list[CheckResult]:
     """Rewards by HTTP and Ray talk to this machine itself; a proxy cannot reach it."""
-    named = [name for name in PROXIES if environment.get(name) or environment.get(name.upper())]
+    set_proxies = [name for name in PROXIES if environment.get(name) or environment.get(name.upper())]
     excluded = {"no": environment.get("no_proxy") or environment.get("NO_PROXY") or ""}
-    if not named or all(proxy_bypass(host, excluded) for host in ("localhost", LOOPBACK)):
+    if not set_proxies or all(proxy_bypass(host, excluded) for host in ("localhost", LOOPBACK)):
         return []
-    message = f"{', '.join(named)} also apply to this machine itself, which no proxy reaches"
+    message = f"{', '.join(set_proxies)} also apply to this machine itself, which no proxy reaches"
     return [CheckResult("WARN", "proxy", message, f"set no_proxy=localhost,{LOOPBACK}")]
 
 
 def check_hub(name: str, variable: str, endpoint: str) -> CheckResult:
-    """Any answer counts. Offline is fine where what a run needs is here, so it is never more than a warning. The
-    address may hold a password, and is told by its host only."""
+    """Whether a hub answers at all. At worst a warning, as a run may have all it needs on this machine. The address
+    may hold a password, so only its host is shown."""
     if huggingface.offline():
         return CheckResult("OK", name, "HF_HUB_OFFLINE is set: neither rlrun doctor nor a run connects")
     try:
-        whole = urlsplit(endpoint)
-        host = f"[{whole.hostname}]" if ":" in (whole.hostname or "") else whole.hostname
-        port = f":{whole.port}" if whole.port else ""
-        if whole.scheme not in ("http", "https") or not host:
+        url = urlsplit(endpoint)
+        host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+        port = f":{url.port}" if url.port else ""
+        if url.scheme not in ("http", "https") or not host:
             raise ValueError("no host, or no scheme")
-        call_with_timeout(PATIENCE_S, lambda: _ask(f"{whole.scheme}://{host}{port}"))
+        call_with_timeout(PATIENCE_S, lambda: _send_head(f"{url.scheme}://{host}{port}"))
     except ValueError:  # also a name that the internet cannot have
         return CheckResult("WARN", name, f"{variable} is not a server address", f"set {variable}=https://HOST")
     except OSError as error:
@@ -76,7 +76,7 @@ def check_hub(name: str, variable: str, endpoint: str) -> CheckResult:
     return CheckResult("OK", name, f"{host} answers")
 
 
-def _ask(address: str) -> None:
+def _send_head(address: str) -> None:
     try:
         urlopen(Request(address, method="HEAD"), timeout=PATIENCE_S).close()
     except HTTPError as answered:
@@ -86,8 +86,8 @@ def _ask(address: str) -> None:
 
 
 def call_with_timeout(seconds: float, call: Callable[[], T]) -> T:
-    """What `call` returns. Raises the `OSError` or `ValueError` that it raised, and `TimeoutError` where it takes
-    longer; then it goes on in a thread that does not keep this process alive."""
+    """What `call` returns. Raises the `OSError` or `ValueError` that it raises, and `TimeoutError` where it takes
+    longer; then it continues in a thread that does not keep this process alive."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -36,11 +36,11 @@ class CheckedFolder:
     path: Path
     by: str
     little: int = LITTLE_BYTES
-    """Bytes below which a warning is due."""
+    """Free bytes below which there is a warning."""
 
 
 def places(root: Path) -> tuple[list[CheckedFolder], list[CheckResult]]:
-    """The folders that a run in `root` writes to, and problems of their names."""
+    """The folders that a run in `root` writes to, and a FAIL for each that has no valid path."""
     named: list[tuple[str, Callable[[], Path], str, int]] = [
         ("run root", root.absolute, "--root DIR (trainer.run_root)", LITTLE_BYTES),
         ("data store", data_store, "RLRUN_DATA=DIR", LITTLE_BYTES),
@@ -48,31 +48,31 @@ def places(root: Path) -> tuple[list[CheckedFolder], list[CheckResult]]:
         ("hub cache", huggingface.cache, "HF_HOME=DIR", LITTLE_BYTES),
         ("temporary", lambda: Path(tempfile.gettempdir()), "TMPDIR=DIR", int(GB)),
     ]
-    found, wrong = list[CheckedFolder](), list[CheckResult]()
+    folders, failures = list[CheckedFolder](), list[CheckResult]()
     for what, where, by, little in named:
         try:
-            found.append(CheckedFolder(what, where().absolute(), by, little))
+            folders.append(CheckedFolder(what, where().absolute(), by, little))
         except Problems as problems:
-            wrong += from_problems(problems.problems)
+            failures += from_problems(problems.problems)
         except (OSError, RuntimeError) as error:  # no folder for temporary files; the home of an unknown user
-            wrong.append(CheckResult("FAIL", what, error_message(error), f"set {by}"))
-    return found, wrong
+            failures.append(CheckResult("FAIL", what, error_message(error), f"set {by}"))
+    return folders, failures
 
 
 def check(root: Path) -> list[CheckResult]:
-    found, wrong = places(root)
-    return [*wrong, *(check_place(place) for place in found)]
+    folders, failures = places(root)
+    return [*failures, *(check_place(place) for place in folders)]
 
 
 def check_place(place: CheckedFolder, patience_s: float = PATIENCE_S) -> CheckResult:
-    """A disk that does not answer in `patience_s` is reported, not waited for."""
+    """The result on one folder. A disk that does not answer in `patience_s` is reported, not waited for."""
     try:
         trouble = call_with_timeout(patience_s, lambda: _try_to_write(existing_folder(place.path)))
         free = machine.free_disk_bytes(place.path)
     except OSError as error:
-        cure = "room there, or another disk" if error.errno in NO_ROOM else "a folder that can be written"
-        cure = "a folder's path" if error.errno in NO_FOLDER else cure
-        return CheckResult("FAIL", place.what, f"{place.path}: {error_message(error)}", f"use {cure} ({place.by})")
+        remedy = "room there, or another disk" if error.errno in NO_ROOM else "a folder that can be written"
+        remedy = "a folder's path" if error.errno in NO_FOLDER else remedy
+        return CheckResult("FAIL", place.what, f"{place.path}: {error_message(error)}", f"use {remedy} ({place.by})")
     message = f"{place.path}: {free / GB:.1f} GB free{'' if place.path.exists() else ' (not made yet)'}"
     if trouble and free >= FULL_BYTES:
         return CheckResult("WARN", place.what, f"{message}; {trouble}", f"use a local disk ({place.by})")
@@ -85,14 +85,14 @@ def check_place(place: CheckedFolder, patience_s: float = PATIENCE_S) -> CheckRe
 
 def existing_folder(path: Path) -> Path:
     """`path`, or the nearest folder above it that is there. Raises `NotADirectoryError` where that is a file."""
-    found = next(place for place in (path, *path.parents) if place.exists())
-    if not found.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, f"{found} is a file", str(found))
-    return found
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if not existing.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{existing} is a file", str(existing))
+    return existing
 
 
 def _try_to_write(folder: Path) -> str:
-    """Write a file as runs do; what does not hold there. Raises `OSError` where no file can be written."""
+    """Write a file as runs do. Returns why locks do not work there, or "". Raises `OSError` where writing fails."""
     first = folder / f"{PREFIX}{uuid4().hex}"
     second = first.with_suffix(".moved")
     try:
@@ -110,7 +110,7 @@ def _try_to_write(folder: Path) -> str:
 
 
 def _lock_trouble(descriptor: int, path: Path) -> str:
-    """A second process that would go on with the same run is told by a lock (`flock`) that there is a first."""
+    """Why `flock` does not keep a second process from writing the same run there; empty where it does."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with path.open("rb") as other:

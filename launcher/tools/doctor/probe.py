@@ -1,6 +1,6 @@
-"""One machine looks at itself: for `rlrun doctor`, and for `--nodes` as a process of a plan on each node.
+"""Checks the machine that it runs on: for `rlrun doctor`, and with `--nodes` as a process of a plan on each node.
 
-`python -m launcher.tools.doctor.probe TASK` prints a line of JSON: what it saw of itself.
+`python -m launcher.tools.doctor.probe TASK` prints a line of JSON: `{"probe": NodeReport}`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from launcher.tools.doctor import facts, loading, network, places, system
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """What one node is to do."""
+    """The input of a probe on one node."""
 
     root: str
     """The folder that will hold runs."""
@@ -33,7 +33,7 @@ class ProbeTask:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What a node sees of itself."""
+    """The output of a probe on one node."""
 
     results: tuple[CheckResult, ...]
     facts: facts.Facts
@@ -42,7 +42,7 @@ class NodeReport:
 
 
 def check_this_machine(root: Path, say: OnMessage) -> Iterator[CheckResult]:
-    """Every line about this machine, as soon as it is known. `root` is the folder that holds runs."""
+    """Every result about this machine, as soon as it is known. `root` is the folder that holds runs."""
     say("looking at this machine")
     yield from check_all_but_torch(root)
     say("loading torch")
@@ -58,13 +58,13 @@ def check_all_but_torch(root: Path, *, for_ray: bool = False) -> Iterator[CheckR
 
 
 def main(task: ProbeTask) -> None:
-    if not os.environ.get(system.VISIBLE, "all"):  # Ray hides the GPUs from what reserves none
+    if not os.environ.get(system.VISIBLE, "all"):  # Ray hides the GPUs from processes that reserve none
         del os.environ[system.VISIBLE]
     results = list(check_all_but_torch(Path(task.root), for_ray=True))
     loaded = loading.load_libraries()
     results += loading.check(loaded, machine.query_gpus())
-    found = facts.collect(None if isinstance(loaded, CheckResult) else loaded)
-    report = NodeReport(tuple(results), found, Path(task.token).is_file())
+    node_facts = facts.collect(None if isinstance(loaded, CheckResult) else loaded)
+    report = NodeReport(tuple(results), node_facts, Path(task.token).is_file())
     print(json.dumps({"probe": TypeAdapter(NodeReport).dump_python(report, mode="json")}), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Every node of a Ray cluster: one `probe` on each, as a plan that the cluster runs; then what differs between them."""
+"""Checks every node of a Ray cluster: a plan runs one `probe` on each, and their reports are compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from launcher.tools.doctor import facts, places, probe
 from launcher.tools.doctor.loading import last_words
 
 Line = tuple[str, CheckResult]
-"""A node's name, or `BETWEEN`, and one verdict."""
+"""A node's name, `CLUSTER` or `BETWEEN`, and one result."""
 
 WAIT_S, START_S, POLL_S = 60.0, 20.0, 0.1
 CLUSTER, BETWEEN = "cluster", "between nodes"
@@ -33,7 +33,7 @@ LOOK_THERE = "look at its raylet (ray status, its logs), or use a longer --timeo
 
 
 def examined(address: str | None, root: Path, wait_s: float, tell: OnMessage) -> Iterator[Line]:
-    """Every line. A node that does not answer in `wait_s` is named and left out."""
+    """All results. A node that does not answer in `wait_s` seconds gets a FAIL and is not compared."""
     tell("listing the cluster's nodes")
     try:
         reached = reach(address)
@@ -48,13 +48,13 @@ def examined(address: str | None, root: Path, wait_s: float, tell: OnMessage) ->
     tell(f"{len(alive)} nodes look at themselves")
     with TemporaryDirectory(prefix="rlrun-doctor-") as folder, _token_in(root.absolute()) as token:
         task = probe.ProbeTask(str(root.absolute()), token)
-        yield from _probe(named(alive), task, reached.address, wait_s, Path(folder))
+        yield from _probe_nodes(named(alive), task, reached.address, wait_s, Path(folder))
 
 
-def _probe(
+def _probe_nodes(
     nodes: Mapping[str, RayNode], task: probe.ProbeTask, address: str, wait_s: float, logs: Path
 ) -> Iterator[Line]:
-    """Every node's own lines, then those between nodes."""
+    """The results of every node, then those of comparing them."""
     try:
         ended = _run_on_nodes([node.id for node in nodes.values()], task, address, wait_s, logs)
     except Problems as problems:
@@ -62,12 +62,12 @@ def _probe(
         return
     reports = dict[str, probe.NodeReport]()
     for rank, (name, node) in enumerate(nodes.items()):
-        found = _read_report(logs / f"rank-{rank}.log", ended.get(rank))
-        if isinstance(found, CheckResult):
-            yield name, found
+        report = _read_report(logs / f"rank-{rank}.log", ended.get(rank))
+        if isinstance(report, CheckResult):
+            yield name, report
             continue
-        reports[name] = found
-        yield from ((name, verdict) for verdict in (*found.results, *counts(node, found.facts)))
+        reports[name] = report
+        yield from ((name, verdict) for verdict in (*report.results, *counts(node, report.facts)))
     if len(reports) > 1:
         differ = facts.compare({name: report.facts for name, report in reports.items()}, facts.hash_code())
         yield from ((BETWEEN, verdict) for verdict in differ)
@@ -79,15 +79,15 @@ def _probe(
 def _run_on_nodes(
     ids: Sequence[str], task: probe.ProbeTask, address: str, wait_s: float, logs: Path
 ) -> dict[int, tuple[int, str]]:
-    """Run the probe on each node; by the node's place, its exit code and why it was lost. Raises `Problems` where Ray
-    started none."""
+    """Run the probe on each node. Returns exit code and why the process was lost, by the node's index in `ids`. Raises
+    `Problems` where Ray started none."""
     words = (sys.executable, "-P", "-m", probe.__name__, json.dumps(asdict(task)))
     plan = Plan(tuple(Process(rank, words, node=rank) for rank in range(len(ids))), nnodes=len(ids))
     with (logs / ".lock").open("w") as lock:
         job = Ray(address=address, wait_s=wait_s / 2).start_on(ids, plan, logs, lock.fileno())
     try:
-        give_up = time.monotonic() + START_S + 2 * wait_s
-        while job.exit_code() is None and time.monotonic() < give_up:
+        deadline = time.monotonic() + START_S + 2 * wait_s
+        while job.exit_code() is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
         refused = [line for event in job.poll_events() if isinstance(event, Crashed) for line in event.lines]
         ended = dict(job.ended())
@@ -99,8 +99,8 @@ def _run_on_nodes(
 
 
 def _read_report(log: Path, ended: tuple[int, str] | None) -> probe.NodeReport | CheckResult:
-    """What a node's process printed, or why it did not. `ended`: its exit code and why it was lost; None where it did
-    not end."""
+    """The report that a node's process printed, or a FAIL. `ended`: its exit code and why it was lost; None where it
+    did not end."""
     text = log.read_text(encoding="utf-8", errors="replace")
     for line in text.splitlines():
         if line.startswith('{"probe"'):
@@ -115,7 +115,7 @@ def _read_report(log: Path, ended: tuple[int, str] | None) -> probe.NodeReport |
 
 
 def named(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
-    """Each by its address and host, and by its id where several share these."""
+    """Each node by its address and host, and also by its id where several share these."""
     plain = {node.id: f"{node.address} ({node.hostname})" for node in nodes}
     counted = Counter(plain.values())
     return {
@@ -126,8 +126,8 @@ def named(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
 
 @contextmanager
 def _token_in(root: Path) -> Iterator[str]:
-    """A file in the folder that will hold runs, removed in the end; empty where none can be put there, which the
-    verdict of that place says."""
+    """Path of a new file in the folder that will hold runs, which is removed in the end; empty where none can be
+    written, as the check of that folder reports."""
     try:
         token = places.put_token(root)
     except OSError:
@@ -140,7 +140,7 @@ def _token_in(root: Path) -> Iterator[str]:
 
 
 def shared(folder: str, sees: Mapping[str, bool]) -> CheckResult:
-    """Whether each node sees, by its name, what this machine has put into `folder`."""
+    """Whether all nodes see the file that this machine put into `folder`: `sees`, by the nodes' names."""
     blind = sorted(name for name in sees if not sees[name])
     if not blind:
         return CheckResult("OK", "run root", f"{folder} is one folder on {len(sees)} nodes")
@@ -149,7 +149,7 @@ def shared(folder: str, sees: Mapping[str, bool]) -> CheckResult:
 
 
 def counts(node: RayNode, found: facts.Facts) -> list[CheckResult]:
-    """Ray gives out as many GPUs as it was told of when the node was started."""
+    """A warning where Ray was told another number of GPUs, when the node was started, than its driver has."""
     message = f"Ray counts {node.gpus:g}, the driver {found.gpus}"
     warning = CheckResult("WARN", "GPUs of Ray", message, f"use ray start --num-gpus={found.gpus} there")
     return [] if node.gpus == found.gpus else [warning]

@@ -39,7 +39,7 @@ def check_visible_devices(value: str | None, count: int) -> list[CheckResult]:
 
 
 def check_shared_memory(mount: Path) -> CheckResult:
-    """By /dev/shm processes of one machine hand tensors to each other; a container often has 64 MB of it."""
+    """Processes of one machine exchange tensors through /dev/shm; a container often has 64 MB of it."""
     size = shutil.disk_usage(mount)
     message = f"{size.free / GB:.1f} GB free of {size.total / GB:.1f} GB"
     if size.free < LITTLE_SHARED:
@@ -60,10 +60,10 @@ def _open_files(for_ray: bool) -> CheckResult:
 
 
 def _cores() -> list[CheckResult]:
-    """Where the container may use less time than its cores have."""
+    """A warning where the container's CPU quota is less than its cores."""
     with suppress(OSError, ValueError):  # `max`: no limit
-        most, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        quota, cores = int(most) / int(period), machine.cpu_count()
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, cores = int(limit) / int(period), machine.cpu_count()
         if quota < cores:
             message, fix = f"{cores}, limited to the time of {quota:g}", f"use engine.num_threads={max(int(quota), 1)}"
             return [CheckResult("WARN", "cores", message, fix)]
@@ -86,12 +86,12 @@ SECRETS = (
 def check_secrets(environment: Mapping[str, str] = os.environ) -> list[CheckResult]:
     """Which secrets are set, by name only: never a value, its length or a part of it."""
     names = ", ".join(name for name in SECRETS if environment.get(name))
-    found = [CheckResult("OK", "secrets", names or "no variable: only public repositories can be downloaded")]
+    results = [CheckResult("OK", "secrets", names or "no variable: only public repositories can be downloaded")]
     for name in (name for name in SECRETS if name in environment):
         value = environment[name]
         if not value:
-            found.append(CheckResult("WARN", name, "is set, and empty", f"unset {name}, or set it to the token"))
+            results.append(CheckResult("WARN", name, "is set, and empty", f"unset {name}, or set it to the token"))
         elif value != value.strip() or value.strip("'\"") != value:
             message = "has spaces, a line end or quotes around the token, which are sent to the server"
-            found.append(CheckResult("WARN", name, message, "set it to the bare token"))
-    return found
+            results.append(CheckResult("WARN", name, message, "set it to the bare token"))
+    return results

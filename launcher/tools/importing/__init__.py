@@ -1,1 +1,1 @@
-"""Launch scripts of verl become recipes: what a script starts is read, put into our words, and written as a recipe."""
+"""Converts launch scripts of verl into recipes: reads what a script starts, translates it, and writes a recipe."""

@@ -46,7 +46,7 @@ class Launch:
 
 
 def launch_of(started: StartedProgram, written: Mapping[str, str]) -> Launch | None:
-    """None where it names no program. `written` are files of the script, which may hold Ray's runtime environment."""
+    """The launch; None where no program is named. `written`: files of the script, as Ray's runtime environment."""
     words, options = list(started.words), dict[str, str]()
     if started.name == "accelerate" and words[:1] == ["launch"]:
         words.pop(0)
@@ -55,12 +55,12 @@ def launch_of(started: StartedProgram, written: Mapping[str, str]) -> Launch | N
         program = _take_program(words, options)
     if not program:
         return None
-    environment = {**_of_ray(started, written), **started.environment}
+    environment = {**_ray_environment(started, written), **started.environment}
     return Launch(started.place, program, tuple(words), environment, options, started.folder)
 
 
 def _take_program(words: list[str], options: dict[str, str]) -> str:
-    """The module or file that the words name. It is taken away from them, and so are the options before it."""
+    """Removes the module or file from the front of `words` and returns it; options before it move to `options`."""
     while words:
         word = words.pop(0)
         if MODULE.fullmatch(word):
@@ -75,18 +75,18 @@ def _take_program(words: list[str], options: dict[str, str]) -> str:
     return ""
 
 
-def _of_ray(started: StartedProgram, written: Mapping[str, str]) -> dict[str, str]:
+def _ray_environment(started: StartedProgram, written: Mapping[str, str]) -> dict[str, str]:
     """`env_vars` of the runtime environment that `ray job submit` is given."""
     for command in started.within:
         words = [*command, ""]
-        for place, word in enumerate(words[:-1]):
+        for index, word in enumerate(words[:-1]):
             option, equals, value = word.partition("=")
-            value = value if equals else words[place + 1]
+            value = value if equals else words[index + 1]
             if command[0] != "ray" or option not in ("--runtime-env-json", "--runtime-env"):
                 continue
             path = posixpath.normpath(posixpath.join(started.folder, value))
             with suppress(ValueError, OSError):
-                described = parse_yaml(value if option.endswith("json") else written.get(path, ""))
-                given = described.get("env_vars") if isinstance(described, dict) else None
-                return {str(key): str(text) for key, text in given.items()} if isinstance(given, dict) else {}
+                runtime_env = parse_yaml(value if option.endswith("json") else written.get(path, ""))
+                variables = runtime_env.get("env_vars") if isinstance(runtime_env, dict) else None
+                return {str(key): str(text) for key, text in variables.items()} if isinstance(variables, dict) else {}
     return {}

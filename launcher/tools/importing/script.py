@@ -32,7 +32,7 @@ class ImportedScript:
     problems: list[Problem]
     """Parts that cannot be read."""
     notes: list[str]
-    """What only running the script could tell, and what was assumed instead."""
+    """What is known only when the script runs, and what was assumed instead."""
 
 
 def import_script(
@@ -47,30 +47,30 @@ def import_script(
 
     Of the shell's variables only those in `environment` are there, so that the same script gives the same recipes
     everywhere. Raises `Problems` where nothing is found."""
-    found = read_script(path, arguments, environment, confined=confined)
-    started = [launch_of(one, found.written) for one in found.started]
+    reading = read_script(path, arguments, environment, confined=confined)
+    started = [launch_of(one, reading.written) for one in reading.started]
     launches = [launch for launch in started if launch is not None and launch.trains]
-    problems = [*found.refused]
+    problems = [*reading.refused]
     if not launches:
         if not problems:
             fix = ARGUMENTS if not arguments else ""
             problems = [Problem(str(path), "starts no training of verl", fix, "not-found")]
-        raise Problems([*problems, *(Problem(each.place, str(each), code="not-found") for each in found.open)])
+        raise Problems([*problems, *(Problem(each.place, str(each), code="not-found") for each in reading.open)])
     if only is not None and not 1 <= only <= len(launches):
         raise Problems(Problem("--run", f"there is no launch {only}", f"use 1 to {len(launches)}", "not-found"))
     chosen = launches if only is None else launches[only - 1 : only]
-    notes = [f"{each.place}: {each}" for each in found.open]
-    return ImportedScript(path, [_import(launch, found) for launch in chosen], problems, notes)
+    notes = [f"{each.place}: {each}" for each in reading.open]
+    return ImportedScript(path, [_import_one(launch, reading) for launch in chosen], problems, notes)
 
 
-def _import(launch: Launch, found: Reading) -> ImportedLaunch:
-    """A launch as a run of ours, also of a config that the script writes."""
+def _import_one(launch: Launch, reading: Reading) -> ImportedLaunch:
+    """A launch as a run of ours, also where it uses a config that the script wrote."""
     with tempfile.TemporaryDirectory() as folder:
-        ready = with_written_config(launch, found.written, found.placeholders, Path(folder))
-        made = import_launch(ready.launch, found.placeholders)
-    made.launch = launch
-    made.notes[:0] = ready.notes
-    return made
+        ready = with_written_config(launch, reading.written, reading.placeholders, Path(folder))
+        imported = import_launch(ready.launch, reading.placeholders)
+    imported.launch = launch
+    imported.notes[:0] = ready.notes
+    return imported
 
 
 def recipe_paths(path: Path, count: int) -> list[Path]:
@@ -82,11 +82,11 @@ def recipe(made: ImportedLaunch, name: str, of: date) -> str:
     """The text of a recipe that makes the imported run."""
     run = made.run
     title = f"{type(run.algorithm).__name__} of {run.model.label}" if run else "A run of verl"
-    where = _hardware(made)
+    hardware = _hardware(made)
     head = [
         f"{title}, imported from {made.name} ({made.launch.program}).",
         f"{name} trainer.experiment_name=first",
-        f"Date {of.isoformat()} · hardware: {where} · result: not measured yet.",
+        f"Date {of.isoformat()} · hardware: {hardware} · result: not measured yet.",
         *made.notes,
         *(str(problem) for problem in made.problems),
     ]
@@ -104,14 +104,14 @@ def _hardware(made: ImportedLaunch) -> str:
 
 
 def _lines(arguments: Sequence[str]) -> Iterator[str]:
-    """Choices first, then the settings of each group, those of the engine last; no line is longer than it must be."""
+    """The arguments on lines of at most WIDTH: choices first, then the settings of each group, the engine's last."""
     names = [*(name for name in fields_of(RunSpec) if name != "engine"), "engine"]
 
-    def place(text: str) -> tuple[bool, int]:
+    def rank(text: str) -> tuple[bool, int]:
         group, dot, _ = key_of(text).partition(".")
         return bool(dot), names.index(group) if group in names else len(names)
 
-    for _, texts in groupby(sorted(arguments, key=place), lambda text: place(text) if "." in key_of(text) else ()):
+    for _, texts in groupby(sorted(arguments, key=rank), lambda text: rank(text) if "." in key_of(text) else ()):
         line = ""
         for text in texts:
             word = text if _SAFE.fullmatch(text) else shlex.quote(text)

@@ -21,12 +21,12 @@ OWN = (
     "actor_rollout_ref.rollout.trace.project_name", "actor_rollout_ref.rollout.trace.experiment_name",
     "ray_kwargs.ray_init.address", "reward.custom_reward_function.reward_kwargs",
 )  # fmt: skip
-"""Keys that a run sets for itself: its files and names, where it goes on, what is logged; also which Ray cluster it
-joins."""
+"""Keys that a run sets itself: its files and names, where it resumes, what is logged, and which Ray cluster it joins.
+"""
 AT_THE_END = ("trainer.save_freq", "trainer.test_freq")
-"""Frequencies of which -1 and 0 are never for verl, and at the end for a run of ours."""
+"""Frequencies whose values -1 and 0 mean never for verl, and at the end for a run of ours."""
 PAIRS = ("ppo_micro_batch_size", "forward_micro_batch_size", "log_prob_micro_batch_size", "micro_batch_size")
-"""Sizes of which verl wants one of two, of all processes or (`_per_gpu`) of one, and has no default."""
+"""Sizes without a default, each of which verl wants for all processes or (with `_per_gpu`) for one."""
 
 
 def program_of(run: RunSpec) -> Program:
@@ -40,21 +40,21 @@ def config_of(run: RunSpec) -> dict[str, Any]:
 
 
 def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each key whose value is not the one that is wanted, with that; without those that a run sets for itself."""
-    of_wanted, of_found = (dict(walk(node, lists=False)) for node in (wanted, found))
-    for key, value in of_wanted.items():
+    """Keys and values of `wanted` that `found` does not have, without the keys that a run sets itself."""
+    expected, actual = (dict(walk(node, lists=False)) for node in (wanted, found))
+    for key, value in expected.items():
         if "_target_" in key or value == "???" or any(f"{key}.".startswith(f"{own}.") for own in OWN):
             continue
-        if value == of_found.get(key) or (key in AT_THE_END and value in (-1, 0)) or _is_free(key, value, of_wanted):
+        if value == actual.get(key) or (key in AT_THE_END and value in (-1, 0)) or _is_unset_size(key, value, expected):
             continue
         yield key, value
 
 
-def _is_free(key: str, value: Any, wanted: Mapping[str, Any]) -> bool:
-    """Whether it is a size that verl wants and that is not given, so that ours does."""
-    place, _, name = key.rpartition(".")
+def _is_unset_size(key: str, value: Any, wanted: Mapping[str, Any]) -> bool:
+    """Whether `key` is one of `PAIRS` that `wanted` does not set in either form, so that any value agrees."""
+    prefix, _, name = key.rpartition(".")
     plain = name.removesuffix("_per_gpu")
-    return plain in PAIRS and all(wanted.get(f"{place}.{each}") is None for each in (plain, f"{plain}_per_gpu"))
+    return plain in PAIRS and all(wanted.get(f"{prefix}.{each}") is None for each in (plain, f"{plain}_per_gpu"))
 
 
 def argument_of(key: str, value: Any) -> str:

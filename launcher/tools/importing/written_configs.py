@@ -28,39 +28,39 @@ class WithConfig:
 def with_written_config(
     launch: Launch, written: Mapping[str, str], placeholders: Sequence[str], folder: Path
 ) -> WithConfig:
-    """The launch with its config in `folder`, where the script writes that config; else as it is."""
-    flags, places = _flags(launch.words)
+    """The launch with its config in `folder`, where the script wrote that config; else the launch as it is."""
+    flags, positions = _flags(launch.words)
     flag = next((name for name in FOLDERS if name in flags), "")
     name = flags.get("--config-name", "").removesuffix(".yaml")
     if not flag or not name:
         return WithConfig(launch)
-    below = "" if flags[flag].startswith("{") else launch.folder  # a placeholder such as {mktemp -d} is a whole path
-    path = posixpath.normpath(posixpath.join(below, flags[flag], f"{name}.yaml"))
-    own = posixpath.basename(path)  # the name may be a path, too
+    base = "" if flags[flag].startswith("{") else launch.folder  # a placeholder such as {mktemp -d} is a whole path
+    path = posixpath.normpath(posixpath.join(base, flags[flag], f"{name}.yaml"))
+    file_name = posixpath.basename(path)  # the name may be a path, too
     if path not in written:
         return WithConfig(launch)
     text = written[path]
-    kept, notes = [], []
+    lines, notes = [], []
     for line in text.splitlines():
         parts = [part for part in placeholders if part and part in line]
         if parts:
-            shown = f"{own}: {line.strip()}"
+            shown = f"{file_name}: {line.strip()}"
             notes.append(f"{launch.line}: {shown} is left out; only running the script tells {', '.join(parts)}")
         else:
-            kept.append(line)
-    (folder / own).write_text("\n".join([*kept, ""]), encoding="utf-8")
-    words = [word for place, word in enumerate(launch.words) if place not in places]
-    config = (f"{flag}={folder}", f"--config-name={own.removesuffix('.yaml')}")
+            lines.append(line)
+    (folder / file_name).write_text("\n".join([*lines, ""]), encoding="utf-8")
+    words = [word for index, word in enumerate(launch.words) if index not in positions]
+    config = (f"{flag}={folder}", f"--config-name={file_name.removesuffix('.yaml')}")
     return WithConfig(replace(launch, words=(*config, *words)), notes)
 
 
 def _flags(words: Sequence[str]) -> tuple[dict[str, str], set[int]]:
-    """Hydra's flags that choose a config, and the numbers of their words."""
-    found, places = dict[str, str](), set[int]()
-    for place, word in enumerate(words):
+    """Values of Hydra's flags that choose a config, and the positions of their words."""
+    flags, positions = dict[str, str](), set[int]()
+    for index, word in enumerate(words):
         flag, equals, value = word.partition("=")
         flag = FLAGS.get(flag, flag)
-        if flag in FLAGS.values() and place not in places:
-            places |= {place} if equals else {place, place + 1}
-            found[flag] = value if equals else "".join(words[place + 1 : place + 2])
-    return found, places
+        if flag in FLAGS.values() and index not in positions:
+            positions |= {index} if equals else {index, index + 1}
+            flags[flag] = value if equals else "".join(words[index + 1 : index + 2])
+    return flags, positions

@@ -53,13 +53,13 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model on disk. `given` is what a person called it."""
+    """A model on disk. `given` is the name that the user gave."""
 
     given: str
     path: Path
     config: dict[str, Any] = field(repr=False)
     tensors: dict[str, StoredTensor] = field(repr=False)
-    """By name, in the order of the files and of the names in them."""
+    """The tensors by name, in the order of the files and of the names in them."""
 
     @property
     def is_adapter(self) -> bool:
@@ -108,9 +108,9 @@ def _locate(given: str) -> Path:
 
 def list_few(names: Iterable[str], most: int = 3) -> str:
     """The first names, and how many more there are."""
-    every = list(names)
-    more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(short_repr(name) for name in every[:most]) + more
+    all_names = list(names)
+    more = f" and {len(all_names) - most} more" if len(all_names) > most else ""
+    return ", ".join(short_repr(name) for name in all_names[:most]) + more
 
 
 # ---- what has to be equal
@@ -122,15 +122,15 @@ MEANING = (
 )  # fmt: skip
 """Settings without which weights mean something else."""
 DETAILS = ("rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps", "sliding_window", "eos_token_id")
-"""Settings that may differ, which a person should know."""
+"""Settings that may differ, which is reported."""
 
 
 def find_differences(
     first: ModelFolder, other: ModelFolder, *, one_format: bool = False
 ) -> tuple[list[Problem], list[Problem]]:
-    """Why `other` is not the same kind of model as `first`: what is wrong, and what is worth knowing.
+    """How `other` differs from `first`: problems, which keep them from being mixed, and notes.
 
-    With `one_format` also number formats count, which a result of another format makes equal."""
+    With `one_format` different float formats are problems, too; a result with a chosen format converts them."""
     wrong, notes = list[str](), []
     for key in (*MEANING, *DETAILS):
         left, right = first.config.get(key), other.config.get(key)
@@ -166,9 +166,9 @@ def _format_differences(first: ModelFolder, other: ModelFolder, one_format: bool
 
 
 def _have_same_tokens(first: Path, other: Path) -> bool:
-    """Where both have a tokenizer, whether a number is the same token in both."""
-    both = [name for name in TOKENIZER if (first / name).is_file() and (other / name).is_file()]
-    return not both or _read_tokens(first / both[0]) == _read_tokens(other / both[0])
+    """Whether every id is the same token in both; true where one has no tokenizer."""
+    shared_files = [name for name in TOKENIZER if (first / name).is_file() and (other / name).is_file()]
+    return not shared_files or _read_tokens(first / shared_files[0]) == _read_tokens(other / shared_files[0])
 
 
 def _read_tokens(path: Path) -> object:

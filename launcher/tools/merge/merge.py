@@ -30,7 +30,7 @@ from launcher.tools.merge import output
 from launcher.tools.merge.folder import CONFIG, DTYPES, ModelFolder, find_differences, list_few, open_model
 from launcher.tools.merge.methods import METHODS, Method
 
-FORMATS = {str(of).removeprefix("torch."): name for name, of in DTYPES.items() if of.is_floating_point}
+FORMATS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items() if dtype.is_floating_point}
 """The formats that a result may have: torch's name and safetensors'."""
 LORA, SAME = "lora", "same"
 RECORD = "merge.json"
@@ -41,7 +41,7 @@ OnMergeProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """What a person wants merged. `options` are the method's parameters that were given, by their names."""
+    """What to merge, and how. `options` are the method's parameters that the user gave, by name."""
 
     method: str
     models: tuple[str, ...]
@@ -64,38 +64,38 @@ class MergeResult:
     files: Mapping[str, str]
     """sha256 of each."""
     notes: tuple[str, ...]
-    """What a person should know."""
+    """Notes for the user."""
 
 
 def merge(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     """Make the folder `request.out`. Raises `Problems`, and then nothing is left there."""
-    return _fold(request, show) if request.method == LORA else _mix(request, show)
+    return _merge_adapter(request, show) if request.method == LORA else _mix_models(request, show)
 
 
 # ---- several models
 
 
-def _mix(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
-    method, problems = _method(request)
+def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
+    method, problems = _parse_method(request)
     folders, unreadable = _open_models([*request.models, *([request.base] if request.base else [])])
-    models = [at for at in folders if not at.is_adapter]
+    models = [model for model in folders if not model.is_adapter]
     fix = "use --method lora to make it a model"
-    problems += unreadable + [Problem(at.given, "is a LoRA adapter", fix) for at in folders if at.is_adapter]
-    wrong, notes = _compare_models(models, one_format=request.dtype == SAME)
+    problems += unreadable + [Problem(model.given, "is a LoRA adapter", fix) for model in folders if model.is_adapter]
+    differences, notes = _compare_models(models, one_format=request.dtype == SAME)
     formats = {
         name: DTYPES[FORMATS.get(request.dtype, tensor.dtype) if tensor.is_float else tensor.dtype]
         for name, tensor in (models[0].tensors if models else {}).items()
     }
-    sizes = {name: prod(models[0].tensors[name].shape) * of.itemsize for name, of in formats.items()}
-    if problems := [*problems, *wrong, *_common_problems(request, models, sum(sizes.values()))]:
+    sizes = {name: prod(models[0].tensors[name].shape) * dtype.itemsize for name, dtype in formats.items()}
+    if problems := [*problems, *differences, *_common_problems(request, models, sum(sizes.values()))]:
         raise Problems(problems)
 
     roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
     inputs = dict(zip(roles, folders, strict=False))
     with output.draft_folder(request.out) as draft:
         mixed, done = dict[str, Tensor](), 0
-        for name, of in formats.items():
-            mixed[name] = _mix_tensor(name, models, method).to(of)
+        for name, dtype in formats.items():
+            mixed[name] = _mix_tensor(name, models, method).to(dtype)
             _check_finite(name, mixed[name])
             done += sizes[name]
             show("mixing", done, sum(sizes.values()))
@@ -109,7 +109,7 @@ def _mix(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
 
 
 def _compare_models(models: Sequence[ModelFolder], *, one_format: bool) -> tuple[list[Problem], list[Problem]]:
-    """Why they cannot be mixed, and what a person should know."""
+    """Why the models cannot be mixed, and notes for the user."""
     paths = [at.path.resolve() for at in models]
     repeated = [at for place, at in enumerate(models) if paths[place] in paths[:place]]
     problems, notes = [Problem(at.given, "is given twice", "give each model once") for at in repeated], list[Problem]()
@@ -119,8 +119,8 @@ def _compare_models(models: Sequence[ModelFolder], *, one_format: bool) -> tuple
     return problems, notes
 
 
-def _method(request: MergeRequest) -> tuple[Method, list[Problem]]:
-    """The method with its parameters, and what is wrong with them; any method where there is none of that name."""
+def _parse_method(request: MergeRequest) -> tuple[Method, list[Problem]]:
+    """The method with its parameters, and what is wrong with them; `linear` where there is none of that name."""
     if request.method not in METHODS:
         fix = suggest(request.method, [*METHODS, LORA])
         problem = Problem("--method", f"no method {short_repr(request.method)}", fix, "unknown-choice")
@@ -139,21 +139,21 @@ def _method(request: MergeRequest) -> tuple[Method, list[Problem]]:
 
 
 def _mix_tensor(name: str, folders: Sequence[ModelFolder], method: Method) -> Tensor:
-    """Halves are computed in float32 and float32 in float64. Raises `Problems` where a number is not finite, or whole
-    numbers differ."""
-    first, values = folders[0].tensors[name], [at.tensors[name].load() for at in folders]
-    for at, value in zip(folders, values, strict=True):
+    """One tensor of the result: 16-bit floats are mixed in float32, others in float64. Raises `Problems` where a number
+    is not finite, or integers differ."""
+    first, values = folders[0].tensors[name], [folder.tensors[name].load() for folder in folders]
+    for folder, value in zip(folders, values, strict=True):
         if first.is_float and not value.isfinite().all():
             got = f"{short_repr(name)} not finite"
-            raise Problems(Problem(at.given, got, "use a model whose numbers are", "not-finite"))
+            raise Problems(Problem(folder.given, got, "use a model whose numbers are", "not-finite"))
         if not first.is_float and not value.equal(values[0]):
             got = f"{name} ({first.dtype}) differs from {folders[0].given}'s"
-            raise Problems(Problem(at.given, got, "whole numbers cannot be mixed, so use equal ones"))
+            raise Problems(Problem(folder.given, got, "whole numbers cannot be mixed, so use equal ones"))
     if not first.is_float:
         return values[0]
-    wide = [value.to(torch.float32 if value.dtype.itemsize == 2 else torch.float64) for value in values]
-    base = wide.pop() if method.with_base else None
-    return method.mix(wide, base)
+    upcast = [value.to(torch.float32 if value.dtype.itemsize == 2 else torch.float64) for value in values]
+    base = upcast.pop() if method.with_base else None
+    return method.mix(upcast, base)
 
 
 def _check_finite(name: str, tensor: Tensor) -> None:
@@ -165,18 +165,18 @@ def _check_finite(name: str, tensor: Tensor) -> None:
 # ---- an adapter and its base
 
 
-def _fold(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
-    """Computed in float32 by peft and transformers, which hold the whole model in memory."""
+def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
+    """Adds an adapter into its base in float32, by peft and transformers, which hold the whole model in memory."""
     problems = [_no_such_option(name, LORA) for name in request.options]
     if len(request.models) != 1:
         got = f"adds one adapter, got {len(request.models)}"
         problems.append(Problem("--method lora", got, "merge one after the other"))
-    found, unreadable = _open_models(request.models[:1])
+    adapters, unreadable = _open_models(request.models[:1])
     fix = "use the folder of a LoRA adapter"
-    problems += unreadable + [Problem(at.given, "is a whole model", fix) for at in found if not at.is_adapter]
+    problems += unreadable + [Problem(one.given, "is a whole model", fix) for one in adapters if not one.is_adapter]
     if problems:
         raise Problems(problems)
-    (adapter,) = found
+    (adapter,) = adapters
     base = open_model(request.base or _find_base(adapter))
     if base.is_adapter:
         raise Problems(Problem(base.given, "is a LoRA adapter", "use the folder of a whole model"))
@@ -191,13 +191,13 @@ def _fold(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         model.save_pretrained(draft, max_shard_size=request.shard_bytes)
         output.copy_neighbours(base.path, draft)
         output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
-        notes = _read_back(draft, base)
+        notes = _check_written(draft, base)
         show("writing", size, size)
         return _finish(request, draft, {"base": base, "adapter": adapter}, {}, notes)
 
 
 def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
-    """What peft only warns of (weights or settings that it leaves out, tied embeddings) is refused here."""
+    """The merged model. What peft only warns of (omitted weights or settings, tied embeddings) raises `Problems`."""
     from peft import PeftModel  # noqa: PLC0415  # late: half a second, only for adapters
 
     disable_progress_bar()
@@ -211,8 +211,8 @@ def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
         raise Problems(Problem(adapter.given, got, fix, "bad-file")) from error
 
 
-def _read_back(draft: Path, base: ModelFolder) -> list[Problem]:
-    """What the written model lacks of its base. Raises `Problems` where a number is not finite."""
+def _check_written(draft: Path, base: ModelFolder) -> list[Problem]:
+    """Tensors of the base that the written model lacks. Raises `Problems` where a number is not finite."""
     written = open_model(str(draft)).tensors
     for name, tensor in written.items():
         _check_finite(name, tensor.load())
@@ -243,17 +243,17 @@ def _finish(
     for name, text in request.texts.items():
         (draft / name).write_text(redact(text), encoding="utf-8")
     sources = [
-        {"is": role, "given": at.given, "path": str(at.path.resolve()), "sha256": at.digests()}
-        for role, at in inputs.items()
+        {"is": role, "given": model.given, "path": str(model.path.resolve()), "sha256": model.digests()}
+        for role, model in inputs.items()
     ]
-    made, texts = open_model(str(draft)), tuple(map(str, notes))
+    merged, texts = open_model(str(draft)), tuple(map(str, notes))
     output.write_json(
         draft / RECORD,
         {"rlrun": __version__, "method": request.method, "parameters": parameters, "dtype": request.dtype,
-         "inputs": sources, "sha256": made.digests(), "notes": texts},
+         "inputs": sources, "sha256": merged.digests(), "notes": texts},
     )  # fmt: skip
-    size = sum(prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in made.tensors.values())
-    return MergeResult(request.out, len(made.tensors), size, made.digests(), texts)
+    size = sum(prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in merged.tensors.values())
+    return MergeResult(request.out, len(merged.tensors), size, merged.digests(), texts)
 
 
 def _no_such_option(name: str, method: str) -> Problem:
@@ -261,24 +261,24 @@ def _no_such_option(name: str, method: str) -> Problem:
 
 
 def _open_models(given: Sequence[str]) -> tuple[list[ModelFolder], list[Problem]]:
-    found, problems = [], list[Problem]()
+    folders, problems = [], list[Problem]()
     for name in given:
         try:
-            found.append(open_model(name))
-        except Problems as wrong:
-            problems += wrong.problems
-    return found, problems
+            folders.append(open_model(name))
+        except Problems as invalid:
+            problems += invalid.problems
+    return folders, problems
 
 
 def _common_problems(request: MergeRequest, folders: Sequence[ModelFolder], size: int) -> list[Problem]:
-    """What is wrong with the number formats and with the place of the result, whatever the method."""
-    found = []
+    """Problems of any method: with the number format, quantized inputs, and the folder of the result."""
+    problems = []
     if request.dtype not in (SAME, *FORMATS):
         fix = suggest(request.dtype, [SAME, *FORMATS])
-        found.append(Problem("--dtype", f"got {short_repr(request.dtype)}", fix))
+        problems.append(Problem("--dtype", f"got {short_repr(request.dtype)}", fix))
     if request.shard_bytes < 1:
-        found.append(Problem("--max-shard-size", f"got {request.shard_bytes} bytes", "use more"))
+        problems.append(Problem("--max-shard-size", f"got {request.shard_bytes} bytes", "use more"))
     fix = "use the model before quantization"
-    quantized = [at for at in folders if at.config.get("quantization_config")]
-    found += [Problem(at.given, "is quantized", fix, "bad-file") for at in quantized]
-    return [*found, *output.out_problems(request.out, [at.path for at in folders], size)]
+    quantized = [folder for folder in folders if folder.config.get("quantization_config")]
+    problems += [Problem(folder.given, "is quantized", fix, "bad-file") for folder in quantized]
+    return [*problems, *output.out_problems(request.out, [folder.path for folder in folders], size)]

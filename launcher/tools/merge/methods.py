@@ -12,7 +12,7 @@ from torch import Tensor
 
 from launcher.core.problems import Problem
 
-PARALLEL = 0.9995  # from this cosine on the chord is as good as the arc, whose formula divides by nearly 0
+PARALLEL = 0.9995  # above this |cosine| the chord is taken: the arc's formula divides by nearly 0
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class Slerp:
 class Ties:
     """TIES-Merging (arXiv:2306.01708): trim, elect sign, merge what agrees.
 
-    Of each x_i - base the `density` largest stay, in each tensor (what is as large as the last of them stays too).
-    The sign of a number is the sign of the sum of what stayed of it; where that is 0, the base stays. The change is
-    the mean of those that stayed and have that sign, times `scale`.
+    Of each change x_i - base the share `density` with the largest magnitudes is kept, per tensor (ties are kept too).
+    The elected sign of an element is that of the sum of its kept changes; where that is 0, the base stays. The merged
+    change is the mean of the kept changes with that sign, times `scale`.
     """
 
     with_base: ClassVar[bool] = True
@@ -107,7 +107,7 @@ class Ties:
         agreed = [change.where(change.sign() == sign, 0.0) for change in changes]
         votes = sum(((change != 0).to(base.dtype) for change in agreed), torch.zeros_like(base))
         change = sum(agreed, torch.zeros_like(base)) / votes.clamp(min=1)
-        return base.where(change == 0, base + self.scale * change)  # what nobody changes keeps its bits
+        return base.where(change == 0, base + self.scale * change)  # unchanged elements keep their bits
 
     def _trim(self, change: Tensor) -> Tensor:
         size, count = change.abs(), change.numel()
@@ -122,7 +122,7 @@ METHODS: dict[str, type[Method]] = {"linear": Linear, "slerp": Slerp, "ties": Ti
 
 
 def _add_weighted(weights: Sequence[float], models: Sequence[Tensor]) -> Tensor:
-    """A model of weight 0 is left out, so that the others keep their bits, signs of zero too."""
+    """The weighted sum; a model of weight 0 is left out, so that the others keep their bits, signs of zero too."""
     terms = [weight * model for weight, model in zip(weights, models, strict=True) if weight]
     result = terms[0]
     for term in terms[1:]:

@@ -19,19 +19,19 @@ ROOM = 1 << 20  # bytes beyond the files' own that a folder takes
 
 
 def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[Problem]:
-    """Why a folder of so many bytes cannot be made at `out`."""
+    """Why a folder of `needed` bytes cannot be made at `out`: it overlaps an input, exists, or lacks disk space."""
     final = expand_user(out).resolve()
     for path in inputs:
         source = path.resolve()
         if final == source or source in final.parents or final in source.parents:
-            how = "is one with" if final == source else "is within" if source in final.parents else "holds"
-            return [Problem("--out", f"{out} {how} {path}", "use another folder")]
+            relation = "is one with" if final == source else "is within" if source in final.parents else "holds"
+            return [Problem("--out", f"{out} {relation} {path}", "use another folder")]
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         return [Problem("--out", f"{out} is there already", "use a new folder")]
-    place = next(path for path in final.parents if path.exists())
-    free, needed = shutil.disk_usage(place).free, needed + ROOM
+    existing = next(path for path in final.parents if path.exists())
+    free, needed = shutil.disk_usage(existing).free, needed + ROOM
     if needed > free:
-        got = f"{place} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed"
+        got = f"{existing} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed"
         return [Problem("--out", got, "free some space or use another disk", "not-enough")]
     return []
 
@@ -42,8 +42,8 @@ def draft_folder(out: Path) -> Iterator[Path]:
     has another name (`.OUT.unfinished-...`)."""
     final = expand_user(out).resolve()
     final.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{final.name}.unfinished-", dir=final.parent) as beside:
-        draft = Path(beside) / final.name
+    with TemporaryDirectory(prefix=f".{final.name}.unfinished-", dir=final.parent) as temporary:
+        draft = Path(temporary) / final.name
         draft.mkdir(mode=0o700)
         yield draft
         for path in [*sorted(draft.rglob("*"), reverse=True), draft]:
