@@ -1,6 +1,6 @@
-"""Calls of a person's own code from a loop: each in a thread, what it gives to be awaited on the loop, with a limit.
+"""Calls user code from an event loop: functions in threads, coroutines on the loop, each with a time limit.
 
-What it raises is a value. A function that never ends keeps its thread; where too many are kept, `OwnCode.full` says so.
+Exceptions are returned as values. A function that never ends keeps its thread; `OwnCode.full` tells when too many do.
 """
 
 from __future__ import annotations
@@ -18,94 +18,94 @@ from launcher.core.user_code import CallFailure, Raised, caught, caught_awaiting
 
 MISTAKES = (ValueError, LookupError, ArithmeticError, FileNotFoundError, FileExistsError, IsADirectoryError,
             NotADirectoryError, PermissionError)  # fmt: skip
-"""What a tool raises of what it is given. Anything else, such as a refused connection, is no doing of the policy."""
+"""Errors of a tool that count as the policy's mistake. Others, such as a refused connection, are faults."""
 
 
 @dataclass(frozen=True)
 class Mistake(CallFailure):
-    """It refuses what it was given."""
+    """The tool rejects its arguments."""
 
     text: str = ""
-    """The reason as the policy reads it, without the line of the code."""
+    """The reason as the policy reads it, without the place in the code."""
 
 
 class Refused(ValueError):
-    """Its text is all that is to be read."""
+    """An error of rlrun about user code: shown without exception type and place in the code."""
 
 
 @dataclass(frozen=True)
 class TimedOut(CallFailure):
-    """It took longer than it may."""
+    """The call exceeded its time limit."""
 
 
 class OwnCode:
-    """At most `most` calls at the same time; the others wait, and their time begins when they are called."""
+    """Runs at most `most` calls at a time; the others wait, which does not count towards their time limit."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.free, self.threads = asyncio.Semaphore(most), ThreadPoolExecutor(2 * most)
         self.stuck = set[Any]()
-        """Calls that took too long and have not ended."""
+        """Calls that exceeded their limit and still run."""
 
     @property
     def full(self) -> bool:
-        """Whether so many calls are stuck that others may find no thread."""
+        """Whether so many calls are stuck that new ones may get no thread."""
         return len(self.stuck) >= self.most
 
     async def call(self, what: str, timeout_s: float, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """What it gives, or a `CallFailure`."""
+        """The result of `function`, awaited where needed, or a `CallFailure`; messages call it `what`."""
         async with self.free:
-            kept: Any = self.threads.submit(_called, partial(function, *args, **named))
-            found = await self._within(what, timeout_s, kept)
-            if inspect.isawaitable(found):
-                found = await self._within(what, timeout_s, asyncio.ensure_future(_awaited(found)))
-            return found
+            future: Any = self.threads.submit(_call_in_thread, partial(function, *args, **named))
+            result = await self._wait_for(what, timeout_s, future)
+            if inspect.isawaitable(result):
+                result = await self._wait_for(what, timeout_s, asyncio.ensure_future(_await_value(result)))
+            return result
 
-    async def _within(self, what: str, timeout_s: float, kept: Any) -> Any:
-        running = asyncio.wrap_future(kept)
+    async def _wait_for(self, what: str, timeout_s: float, future: Any) -> Any:
+        running = asyncio.wrap_future(future)
         done, _ = await asyncio.wait({running}, timeout=timeout_s)
         if done:
             return running.result()
-        self.stuck.add(kept)
-        kept.add_done_callback(self.stuck.discard)
-        kept.cancel()  # a thread goes on all the same, and a coroutine may
+        self.stuck.add(future)
+        future.add_done_callback(self.stuck.discard)
+        future.cancel()  # ends no running thread, and a coroutine may ignore it
         return TimedOut(f"{what} took longer than {timeout_s:g} s")
 
 
-def _called(function: Callable[[], Any]) -> Any:
+def _call_in_thread(function: Callable[[], Any]) -> Any:
     me = os.getpid()
-    return _value(me, caught(function))
+    return _result_or_failure(me, caught(function))
 
 
-async def _awaited(given: Any) -> Any:
+async def _await_value(awaitable: Any) -> Any:
     me = os.getpid()
-    return _value(me, await caught_awaiting(lambda: given))
+    return _result_or_failure(me, await caught_awaiting(lambda: awaitable))
 
 
-def _value(process: int, found: Any) -> Any:
-    """What was found, or why nothing was. A child that the code has forked comes back here, too, and ends."""
-    if os.getpid() != process:
+def _result_or_failure(pid: int, result: Any) -> Any:
+    """The result, or the failure. A process that the code has forked returns here, too, and is ended."""
+    if os.getpid() != pid:
         os._exit(0)
-    return failure_of(found.error) if isinstance(found, Raised) else found
+    return failure_of(result.error) if isinstance(result, Raised) else result
 
 
 def failure_of(error: BaseException) -> CallFailure:
-    """What was raised, with the line of a person's code."""
+    """An exception as a failure, with the line of user code that raised it; a `Mistake` for `MISTAKES`."""
     if isinstance(error, Refused):
         return CallFailure(shorten(str(error)))
-    found = try_call(partial(_again, error))
-    assert isinstance(found, CallFailure)
+    failure = try_call(partial(_raise, error))
+    assert isinstance(failure, CallFailure)
     if not isinstance(error, MISTAKES):
-        return found
+        return failure
     text = try_call(lambda: shorten(f"{type(error).__name__}: {' '.join(str(error).split())}"))
-    return Mistake(found.reason, found.kind, text if isinstance(text, str) else text.reason)
+    return Mistake(failure.reason, failure.kind, text if isinstance(text, str) else text.reason)
 
 
-def _again(error: BaseException) -> None:
+def _raise(error: BaseException) -> None:
     raise error
 
 
 @cache
 def own_code(most: int) -> OwnCode:
-    """That of this process."""
+    """The instance of this process."""
     return OwnCode(most)

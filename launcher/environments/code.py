@@ -28,16 +28,16 @@ class CodeTools:
         self._sandbox = sandbox
 
     def reset(self, row: Row) -> None:
-        """Each program is one of its own: nothing is left of those before it."""
+        """Nothing to reset: each program runs in a new process."""
 
     def run_python(self, code: str) -> str:
         """Run a Python program, and read what it prints. Nothing is left of the programs before it."""
-        found = self._sandbox.output_of(PROGRAM.format(code=code))
-        if isinstance(found, CallFailure):
-            raise RuntimeError(found.reason)
-        output, wrong = found
-        if wrong:
-            raise ValueError(f"the program {wrong}")
+        result = self._sandbox.output_of(PROGRAM.format(code=code))
+        if isinstance(result, CallFailure):
+            raise RuntimeError(result.reason)
+        output, problem = result
+        if problem:
+            raise ValueError(f"the program {problem}")
         return output
 
 

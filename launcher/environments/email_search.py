@@ -2,7 +2,7 @@
 (`environment=email_search`).
 
 A row has the answer as its ground truth, and in extra_info `message_ids`, the mails that hold it, and `mailbox`, unless
-the setting names one. A turn's reward is what it adds beside the episode's reward, which credit by turn gives
+the setting names one. Rewards of turns are added to the episode's reward, which turn-level credit assignment gives
 to the last turn. `Final.facts` counts what an evaluation reports (`launcher.core.rubric`).
 """
 
@@ -21,17 +21,17 @@ from launcher.hubs.repo import is_id
 from launcher.spec.data import Row
 from launcher.spec.environment import Final, History, Session
 
-_SMALL = frozenset({"a", "an", "at", "in", "is", "it", "on", "the"})
+_STOP_WORDS = frozenset({"a", "an", "at", "in", "is", "it", "on", "the"})
 
 
 def normalised(answer: str) -> str:
-    """Its words in lower case, without articles and the like: answers of equal words are the same answer."""
+    """Its words in lower case, without articles and prepositions; answers that are equal so count as the same."""
     words = re.findall(r"\w+(?:[.,:']\w+)*", answer.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
-    return " ".join(word for word in words if word not in _SMALL)
+    return " ".join(word for word in words if word not in _STOP_WORDS)
 
 
 class EmailTools:
-    """The tools of one episode, and what is counted of it."""
+    """The tools of one episode, and its counters."""
 
     def __init__(self, rules: EmailSearch) -> None:
         self._rules = rules
@@ -40,11 +40,11 @@ class EmailTools:
 
     def reset(self, row: Row) -> None:
         self._truth = normalised(row.ground_truth or "")
-        self._right = frozenset(map(str, row.extra_info.get("message_ids", ())))
+        self._source_ids = frozenset(map(str, row.extra_info.get("message_ids", ())))
         self._mailbox = Mailbox(mailbox_of(self._rules.mailbox or row.extra_info["mailbox"]))
-        self._searches, self._opened = list[tuple[str, ...]](), list[str]()
-        self._shown: Sequence[str] = ()
-        self._found = self._read = self._correct = False
+        self._searches, self._read_ids = list[tuple[str, ...]](), list[str]()
+        self._listed: Sequence[str] = ()
+        self._found_source = self._read_source = self._is_correct = False
         self._sources = frozenset[str]()
 
     def close(self) -> None:
@@ -57,14 +57,14 @@ class EmailTools:
         """Find mails that have all the keywords, the best first. Dates are written as 2026-03-31. Gives the id, sender
         and subject of each."""
         assert self._mailbox
-        asked = (*sorted({*keywords.lower().split()}), sender.lower(), sent_after, sent_before)
-        self.turn_reward += self._rules.repeated * (asked in self._searches)
-        self._searches.append(asked)
-        found = self._mailbox.search(keywords, sender, sent_after, sent_before, self._rules.max_results)
-        self._shown = [each.message_id for each in found]
-        if self._right & {*self._shown} and not self._found:
-            self._found, self.turn_reward = True, self.turn_reward + self._rules.found
-        return "\n".join(each.line for each in found) or "No mail has all of these words."
+        query = (*sorted({*keywords.lower().split()}), sender.lower(), sent_after, sent_before)
+        self.turn_reward += self._rules.repeated * (query in self._searches)
+        self._searches.append(query)
+        mails = self._mailbox.search(keywords, sender, sent_after, sent_before, self._rules.max_results)
+        self._listed = [mail.message_id for mail in mails]
+        if self._source_ids & {*self._listed} and not self._found_source:
+            self._found_source, self.turn_reward = True, self.turn_reward + self._rules.found
+        return "\n".join(mail.line for mail in mails) or "No mail has all of these words."
 
     def read_email(self, message_id: str) -> str:
         """Read a whole mail."""
@@ -72,9 +72,9 @@ class EmailTools:
         mail = self._mailbox.read(message_id)
         if not mail:
             raise ValueError(f"there is no mail {message_id}; use an id that search_inbox gives")
-        self._opened.append(message_id)
-        if message_id in self._right and not self._read:
-            self._read, self.turn_reward = True, self.turn_reward + self._rules.read
+        self._read_ids.append(message_id)
+        if message_id in self._source_ids and not self._read_source:
+            self._read_source, self.turn_reward = True, self.turn_reward + self._rules.read
         return mail.text
 
     def return_final_answer(self, answer: str, sources: list[str]) -> str:
@@ -82,26 +82,26 @@ class EmailTools:
         if normalised(answer) in (normalised(NO_IDEA), "i do not know"):
             self.done = "gave-up"
             return ""
-        self.done, self._sources, self._correct = "finished", frozenset(sources), normalised(answer) == self._truth
+        self.done, self._sources, self._is_correct = "finished", frozenset(sources), normalised(answer) == self._truth
         return ""
 
-    # ---- what is judged
+    # ---- rewards
 
     @property
     def state(self) -> str:
-        """Which mails the policy sees listed, and which it has read."""
-        return f"listed {' '.join(self._shown)}, read {' '.join(sorted({*self._opened}))}"
+        """The mails of the last search, and all that were read."""
+        return f"listed {' '.join(self._listed)}, read {' '.join(sorted({*self._read_ids}))}"
 
     def reward(self, episode: History) -> Final:
         answered = self.done == "finished"
-        reward = 0.0 if not answered else self._rules.right if self._correct else self._rules.wrong
+        reward = 0.0 if not answered else self._rules.right if self._is_correct else self._rules.wrong
         repeated = len(self._searches) - len({*self._searches})
         facts = {
-            "answer_correct": self._correct, "attempted_answer": answered,
+            "answer_correct": self._is_correct, "attempted_answer": answered,
             "returned_i_dont_know": self.done == "gave-up",
-            "ever_found_right_email": self._found, "ever_read_right_email": self._read,
+            "ever_found_right_email": self._found_source, "ever_read_right_email": self._read_source,
             "num_searches": len(self._searches), "num_repeated_searches": repeated, "num_turns": len(episode.turns),
-            "sources_correct": answered and bool(self._right) and self._sources == self._right,
+            "sources_correct": answered and bool(self._source_ids) and self._sources == self._source_ids,
             "num_sources": len(self._sources),
         }  # fmt: skip
         return Final(reward, facts={name: float(value) for name, value in facts.items()})

@@ -1,7 +1,7 @@
 """Tools of an MCP server: `environment=mcp environment.command=[python,server.py]`, by the official SDK.
 
-Each episode has a server process of its own, which is spoken to through its standard input and output; the run's reward
-scores the last answer.
+Each episode has its own server process, with standard input and output as the transport; the run's reward scores the
+last answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from launcher.spec.environment import Session
 
 
 class McpTool:
-    """A tool of a server; `call` asks the server of the episode."""
+    """A tool of a server, with the interface of `Tool`; `function` calls it on the episode's server."""
 
     def __init__(self, listed: Any, session: McpSession | None) -> None:
         self.name, self.parameters, self.session = listed.name, listed.input_schema, session
@@ -32,7 +32,7 @@ class McpTool:
         self.schema = {"type": "function", "function": function}
 
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, those that are no texts read where a form of calls has texts only; the server checks them."""
+        """The arguments; texts in place of other types are read as JSON. The server validates them."""
         types = self.parameters.get("properties", {})
         texts = {name for name in arguments if types.get(name, {}).get("type", "string") == "string"}
         return {name: value if name in texts else read_json(value) for name, value in arguments.items()}
@@ -43,33 +43,33 @@ class McpTool:
 
 
 class McpSession(ToolSession):
-    """A connection that one task opens and closes, as the SDK asks for."""
+    """A connection to a server. One task opens and closes it, as the SDK requires."""
 
     def __init__(self, settings: McpEnvironment) -> None:
-        super().__init__(None, settings, {each.name: McpTool(each, self) for each in settings.listed})
+        super().__init__(None, settings, {tool.name: McpTool(tool, self) for tool in settings.listed})
         self.environment, self.closing = settings, asyncio.Event()
         self.running: asyncio.Task[None] | None = None
         self.client: Any = None
 
     async def reset(self, row: Row) -> None:  # type: ignore[override]  # it is awaited where it is called
         ready = asyncio.get_running_loop().create_future()
-        self.running = asyncio.ensure_future(self._connected(ready))
+        self.running = asyncio.ensure_future(self._hold_connection(ready))
         await asyncio.wait({ready, self.running}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             await self.running
             raise RuntimeError("the server has ended")
         self.client = ready.result()
 
-    async def _connected(self, ready: asyncio.Future[Any]) -> None:
+    async def _hold_connection(self, ready: asyncio.Future[Any]) -> None:
         async with self.environment.client() as client:
             ready.set_result(client)
             await self.closing.wait()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """What the server gives. Raises `ValueError` where it says that this is an error, for the policy to read."""
-        found = await self.client.call_tool(name, arguments)
-        text = "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in found.content)
-        if found.is_error:
+        """The text of a tool's result. Raises `ValueError` with that text if it is an error, for the policy to read."""
+        result = await self.client.call_tool(name, arguments)
+        text = "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
+        if result.is_error:
             raise ValueError(text)
         return text
 
@@ -107,9 +107,9 @@ class McpEnvironment(ForeignTools):
         return [] if self.command else [Problem("environment.command", "is empty", "use [PROGRAM,ARGUMENT,...]")]
 
     def missing_requirements(self) -> list[Problem]:
-        absent = [name for name in self.variables if name not in os.environ]
-        found = [Problem("environment.variables", f"{name} is not set", f"export {name}=...") for name in absent]
-        return found or super().missing_requirements()
+        unset = [name for name in self.variables if name not in os.environ]
+        problems = [Problem("environment.variables", f"{name} is not set", f"export {name}=...") for name in unset]
+        return problems or super().missing_requirements()
 
     def with_absolute_paths(self) -> Self:
         return replace(self, folder=str(Path(self.folder).expanduser().resolve()))
@@ -118,23 +118,23 @@ class McpEnvironment(ForeignTools):
         return McpSession(self)
 
     def client(self) -> Any:
-        """A connection to a new server process."""
+        """A client, not yet connected, of a new server process."""
         import mcp  # noqa: PLC0415  late: an optional package
 
-        program, *words = self.command
-        given = {name: os.environ[name] for name in self.variables}
-        server = mcp.StdioServerParameters(command=program, args=words, env=given, cwd=self.folder)
+        program, *arguments = self.command
+        variables = {name: os.environ[name] for name in self.variables}
+        server = mcp.StdioServerParameters(command=program, args=arguments, env=variables, cwd=self.folder)
         return mcp.Client(server, read_timeout_seconds=self.tool_timeout_s)
 
     @cached_property
     def listed(self) -> list[Any]:
-        """Its tools, from a server that ends again."""
-        return asyncio.run(self._list())
+        """The server's tools, by a process started only for this. Raises `ValueError` for unknown `names`."""
+        return asyncio.run(self._list_tools())
 
-    async def _list(self) -> list[Any]:
+    async def _list_tools(self) -> list[Any]:
         async with self.client() as client:
-            found = (await client.list_tools()).tools
-        missing = [name for name in self.names if name not in {each.name for each in found}]
+            tools = (await client.list_tools()).tools
+        missing = [name for name in self.names if name not in {tool.name for tool in tools}]
         if missing:
-            raise ValueError(f"the server has no tool {missing[0]}; it has {', '.join(each.name for each in found)}")
-        return [each for each in found if not self.names or each.name in self.names]
+            raise ValueError(f"the server has no tool {missing[0]}; it has {', '.join(tool.name for tool in tools)}")
+        return [tool for tool in tools if not self.names or tool.name in self.names]

@@ -1,5 +1,5 @@
-"""Sessions of an environment in processes of its own: one that hangs, dies or leaks costs its episodes, and is started
-again."""
+"""Runs sessions of an environment in subprocesses: one that hangs, dies or leaks fails its episodes, and is
+restarted."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ WORKER = (sys.executable, "-P", "-m", "launcher.environments.worker")
 LOAD_S = 120.0
 """Seconds in which an environment must be loaded."""
 SILENT_S = 30.0
-"""Seconds without a line of life after which a process is ended: its code holds the interpreter."""
-STARTS = 3  # in a row that fail, before it is not tried again
+"""Seconds without a heartbeat after which a process is killed: its code holds the interpreter."""
+STARTS = 3  # consecutive failed starts after which it is not started again
 
 Failed = Callable[[str], Observation | Final]
 
 
 class Processes(Sessions):
-    """Sessions spread over `workers` processes, which start with the first session."""
+    """Sessions on `workers` processes; each starts when a session is assigned to it."""
 
     def __init__(self, environment: Environment, program: Sequence[str] = WORKER) -> None:
-        """`program` is started with a descriptor as its last argument, and answers as `WORKER` does."""
+        """`program` gets a socket's descriptor as its last argument, and follows the protocol of `WORKER`."""
         self.node = adapter(Chosen[Environment]).dump_python(environment, mode="json")
         self.workers = [_EnvironmentProcess(self.node, program) for _ in range(environment.workers)]
         self.held = dict[int, tuple[_EnvironmentProcess, int]]()
@@ -50,13 +50,13 @@ class Processes(Sessions):
         worker.sessions += 1
         self.held[number] = worker, worker.life
         if fault:
-            return _done(_faulty_observation(fault))
+            return _completed_future(_faulty_observation(fault))
         return worker.ask({"do": "begin", "session": number, "row": asdict(row)}, _faulty_observation, Observation)
 
     def step(self, number: int, spoken: Spoken) -> Future[Observation]:
         worker, life = self.held[number]
         if life != worker.life:
-            return _done(_faulty_observation(worker.why))
+            return _completed_future(_faulty_observation(worker.why))
         frame = {"do": "step", "session": number, "spoken": asdict(spoken)}
         return worker.ask(frame, _faulty_observation, Observation)
 
@@ -64,7 +64,7 @@ class Processes(Sessions):
         worker, life = self.held.pop(number)
         worker.sessions -= 1
         if life != worker.life:
-            return _done(_faulty_final(worker.why))
+            return _completed_future(_faulty_final(worker.why))
         return worker.ask({"do": "end", "session": number, "outcome": outcome}, _faulty_final, Final)
 
     def close(self) -> None:
@@ -78,22 +78,22 @@ class Processes(Sessions):
     def holds(self) -> Mapping[str, int]:
         import psutil  # noqa: PLC0415  late: an environment's process need not have it
 
-        found = Counter[str]()
+        counts = Counter[str]()
         for worker in self.workers:
             if worker.process:
-                of = psutil.Process(worker.process.pid)
-                found += Counter(bytes=of.memory_info().rss, files=of.num_fds(), threads=of.num_threads())
-                found["children"] += len(of.children(recursive=True))
-        return found
+                info = psutil.Process(worker.process.pid)
+                counts += Counter(bytes=info.memory_info().rss, files=info.num_fds(), threads=info.num_threads())
+                counts["children"] += len(info.children(recursive=True))
+        return counts
 
     def tools(self) -> list[Mapping[str, Any]] | str:
-        """The schemas of the environment's tools, as a process of its own reads them, or why it cannot be loaded."""
+        """The schemas of the environment's tools, read by a subprocess, or why it cannot be loaded."""
         worker = self.workers[0]
         return worker.ready() or worker.tools
 
 
 class _EnvironmentProcess:
-    """A process, its requests that wait, and a thread that reads what it says."""
+    """A subprocess, its pending requests, and a thread that reads its responses. `life` changes with each restart."""
 
     def __init__(self, node: Any, program: Sequence[str]) -> None:
         self.node, self.program, self.sessions, self.life = node, program, 0, 0
@@ -105,37 +105,37 @@ class _EnvironmentProcess:
         self.why = "the environment's process is not running"
 
     def ready(self) -> str:
-        """Start it where it is not running. Returns why that failed; empty where it did not."""
+        """Start it unless it is running. Returns why that failed, "" if it did not."""
         if self.process is not None and self.process.poll() is None and self.channel:
             return ""
         if self.failed >= STARTS:
             return self.why
         self.end("")
-        ours, theirs = socket.socketpair()
-        with theirs:
+        local, remote = socket.socketpair()
+        with remote:
             self.process = subprocess.Popen(
-                [*self.program, str(theirs.fileno())],
+                [*self.program, str(remote.fileno())],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()], start_new_session=True,
+                pass_fds=[remote.fileno()], start_new_session=True,
             )  # fmt: skip
-        self.channel = ours
+        self.channel = local
         try:
-            until = time.monotonic() + LOAD_S
-            send(ours, self.node, until)
-            answer = receive(ours, until)
-            fault = answer.get("fault", "")
+            deadline = time.monotonic() + LOAD_S
+            send(local, self.node, deadline)
+            response = receive(local, deadline)
+            fault = response.get("fault", "")
         except (OSError, EOFError, ValueError) as error:
-            answer, fault = {}, "it takes too long" if isinstance(error, TimeoutError) else "its process ended"
+            response, fault = {}, "it takes too long" if isinstance(error, TimeoutError) else "its process ended"
         if fault:
             self.failed += 1
             self.end(f"the environment cannot be loaded: {fault}")
             return self.why
-        self.failed, self.tools, self.life = 0, answer["tools"], self.life + 1
-        threading.Thread(target=self._read, args=(ours, self.life), daemon=True).start()
+        self.failed, self.tools, self.life = 0, response["tools"], self.life + 1
+        threading.Thread(target=self._read_responses, args=(local, self.life), daemon=True).start()
         return ""
 
     def ask(self, frame: dict[str, Any], failed: Failed, kind: type) -> Future[Any]:
-        """What it answers, as a value of `kind`, or what `failed` makes of the reason why it does not."""
+        """Send a request. The future gets the response as a `kind`, or `failed(reason)` where the process fails."""
         future = Future[Any]()
         with self.lock:
             number, channel = next(self.numbers), self.channel
@@ -150,18 +150,18 @@ class _EnvironmentProcess:
         self.end(why)
         return future
 
-    def _read(self, channel: socket.socket, life: int) -> None:
-        """Its answers, until it ends or says nothing any more."""
+    def _read_responses(self, channel: socket.socket, life: int) -> None:
+        """Read responses until the process ends or is silent for SILENT_S."""
         why = ""
         while True:
             try:
-                answer = receive(channel, time.monotonic() + SILENT_S)
-                if "id" in answer:
+                response = receive(channel, time.monotonic() + SILENT_S)
+                if "id" in response:
                     with self.lock:
-                        future, _, kind = self.waiting[answer["id"]]
-                    found = adapter(kind).validate_python(answer["value"])
-                    if self.waiting.pop(answer["id"], None):
-                        future.set_result(found)
+                        future, _, kind = self.waiting[response["id"]]
+                    value = adapter(kind).validate_python(response["value"])
+                    if self.waiting.pop(response["id"], None):
+                        future.set_result(value)
             except TimeoutError:
                 why = f"the environment said nothing for {SILENT_S:g} s: its code holds the interpreter"
                 break
@@ -173,8 +173,8 @@ class _EnvironmentProcess:
         self.end(why, life)
 
     def end(self, why: str, life: int | None = None) -> None:
-        """End its process group; all that waits gets the reason, by default how it ended. Does nothing where it is not
-        the process of that `life`."""
+        """Kill its process group, and fail all pending requests with `why`, by default how it ended. Does nothing where
+        `life` is that of an earlier process."""
         with self.lock:
             if life not in (None, self.life):
                 return
@@ -185,16 +185,16 @@ class _EnvironmentProcess:
             channel.close()
         if process:
             code = end_group(process)
-            self.why = why or f"the environment's process ended with {_ending(code)}"
+            self.why = why or f"the environment's process ended with {_describe_exit(code)}"
         for future, failed, _ in waiting.values():
             future.set_result(failed(self.why))
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-def _done(value: Any) -> Future[Any]:
+def _completed_future(value: Any) -> Future[Any]:
     future = Future[Any]()
     future.set_result(value)
     return future

@@ -1,7 +1,7 @@
 """Your own environment: `environment=python environment.path=shop.py environment.name=Shop`, a class whose public typed
 methods are tools (`launcher.environments.tools`), or with `async def step(self, episode, answer) -> Observation`.
 
-It runs in processes of its own; a plan asks one of them for its tools.
+It runs in subprocesses; a plan starts one of them to list its tools.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ class PythonEnvironment(PythonFile, ForeignTools):
 
     @property
     def scores(self) -> bool:
-        """Whether the class, or one that it extends, has a method `reward`: what it inherits is not looked for."""
-        return any(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == "reward"
-                   for each in self._class.body) or bool(self._class.bases)  # fmt: skip
+        """Whether the class has a method `reward`; assumed of one with base classes, which are not inspected."""
+        return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "reward"
+                   for node in self._class_node.body) or bool(self._class_node.bases)  # fmt: skip
 
     @cached_property
-    def _class(self) -> ast.ClassDef:
+    def _class_node(self) -> ast.ClassDef:
         tree = self.parsed()
         assert isinstance(tree, ast.Module)
         return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == self.name)
 
     def session(self) -> Session:
-        return ToolSession(self._made(**self.kwargs), self)
+        return ToolSession(self._loaded_class(**self.kwargs), self)
 
     @cached_property
-    def _made(self) -> Callable[..., Any]:
-        made: Callable[..., Any] = getattr(module_of(Path(self.path).expanduser().resolve(), self.original), self.name)
-        return made
+    def _loaded_class(self) -> Callable[..., Any]:
+        cls: Callable[..., Any] = getattr(module_of(Path(self.path).expanduser().resolve(), self.original), self.name)
+        return cls
 
     def problems(self) -> list[Problem]:
         tree = self.parsed()
         if isinstance(tree, list):
             return tree
-        known = [node.name for node in ast.iter_child_nodes(tree) if isinstance(node, ast.ClassDef)]
-        if self.name in known:
+        class_names = [node.name for node in ast.iter_child_nodes(tree) if isinstance(node, ast.ClassDef)]
+        if self.name in class_names:
             return []
-        fix = suggest(self.name, known, before="environment.name=")
+        fix = suggest(self.name, class_names, before="environment.name=")
         return [Problem("environment.name", f"{self.path} has no class {self.name!r}", fix)]

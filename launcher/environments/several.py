@@ -1,4 +1,4 @@
-"""What environments of several turns have in common: the prompt with its tools, and where their episodes run."""
+"""Bases of environments with several turns: the prompt with its tools, and the processes of their episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SeveralTurns(Environment):
         return True
 
     def prompt(self, row: Row) -> Row:
-        """With the system's turn and the tools, unless the row has its own."""
+        """The row with the system prompt and the tools, unless it has its own."""
         turns = (Message("user", row.prompt),) if isinstance(row.prompt, str) else row.prompt
         if self.system_prompt and turns[0].role != "system":
             turns = (Message("system", self.system_prompt), *turns)
@@ -40,20 +40,20 @@ class ForeignTools(SeveralTurns):
     """Code of others has its tools: only the environment's own processes load it, also for a plan."""
 
     def missing_requirements(self) -> list[Problem]:
-        found = self._described
-        return [Problem("environment", found, "fix it, or use another one")] if isinstance(found, str) else []
+        described = self._schemas_or_fault
+        return [Problem("environment", described, "fix it, or use another one")] if isinstance(described, str) else []
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Raises `Problems` where they cannot be loaded."""
-        if isinstance(self._described, str):
+        """The tools' schemas. Raises `Problems` where they cannot be loaded."""
+        if isinstance(self._schemas_or_fault, str):
             raise Problems(self.missing_requirements())
-        return self._described
+        return self._schemas_or_fault
 
     @cached_property
-    def _described(self) -> Sequence[Mapping[str, Any]] | str:
-        """The schemas of its tools, or why they cannot be loaded."""
-        asked = Processes(replace(self, workers=1))
+    def _schemas_or_fault(self) -> Sequence[Mapping[str, Any]] | str:
+        """The schemas of its tools, read by a subprocess, or why they cannot be loaded."""
+        processes = Processes(replace(self, workers=1))
         try:
-            return asked.tools()
+            return processes.tools()
         finally:
-            asked.close()
+            processes.close()

@@ -1,7 +1,7 @@
 """An environment of verifiers 0.4: `environment=verifiers environment.id=NAME`, as `vf-eval NAME` takes it.
 
-verifiers has a virtual environment of its own, as its pins meet nobody else's, and the environment's processes run by
-the Python of that one (`launcher.environments.verifiers_session`). Its tasks are the rows (`data=verifiers`).
+verifiers has its own virtual environment, as its pinned packages conflict with others, and the environment's processes
+run in that Python (`launcher.environments.verifiers_session`). Its tasks are the rows (`data=verifiers`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split
 from launcher.spec.environment import Session, Sessions
 
 FOLDER, VERSION = ".venv-verifiers", "0.4.0"
-LOAD_S = 600.0  # in which a package with its tasks must be loaded
+LOAD_S = 600.0  # time limit for loading a package with its tasks
 PROGRAM = """import sys
 sys.path.append({root!r})  # not for long: other packages there are not those of verifiers
 from launcher.environments import verifiers, verifiers_session, worker
@@ -36,10 +36,10 @@ sys.path.pop()
 
 
 def interpreter(python: str) -> str:
-    """The Python of verifiers' environment, absolute; by default that in this folder, or beside that of rlrun."""
-    beside = [Path(FOLDER, "bin", "python"), Path(sys.prefix).parent / FOLDER / "bin" / "python"]
-    places = [Path(python).expanduser()] if python else beside
-    return str(next((place for place in places if place.is_file()), places[0]).absolute())  # no link is followed
+    """Absolute path of verifiers' Python; by default in the current folder, or beside the environment of rlrun."""
+    defaults = [Path(FOLDER, "bin", "python"), Path(sys.prefix).parent / FOLDER / "bin" / "python"]
+    candidates = [Path(python).expanduser()] if python else defaults
+    return str(next((path for path in candidates if path.is_file()), candidates[0]).absolute())  # links not resolved
 
 
 def program(python: str, call: str) -> list[str]:
@@ -48,45 +48,45 @@ def program(python: str, call: str) -> list[str]:
 
 
 def missing(python: str) -> list[Problem]:
-    """Why verifiers cannot be run."""
+    """Why verifiers cannot be run with this Python; empty if it can."""
     python = interpreter(python)
     make = f"python3 -m venv {FOLDER} && {FOLDER}/bin/pip install verifiers=={VERSION}"
     if not Path(python).is_file():
         return [Problem("environment.python", f"there is no {python}", f"{make}, or name another Python", "not-found")]
-    asked = [python, "-c", "from importlib.metadata import version; print(version('verifiers'))"]
+    command = [python, "-c", "from importlib.metadata import version; print(version('verifiers'))"]
     try:
-        found = subprocess.run(
-            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=LOAD_S
+        result = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=LOAD_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [Problem("environment.python", f"{python} cannot be run: {error}", "name another Python")]
-    if not found.stdout:
+    if not result.stdout:
         got, fix = f"verifiers is not installed for {python}", f"{python} -m pip install verifiers=={VERSION}"
         return [Problem("environment.python", got, fix, "not-installed")]
-    if not found.stdout.startswith("0.4."):
-        got = f"{python} has verifiers {found.stdout.strip()}"
+    if not result.stdout.startswith("0.4."):
+        got = f"{python} has verifiers {result.stdout.strip()}"
         return [Problem("environment.python", got, f"{python} -m pip install verifiers=={VERSION}", "not-supported")]
     return []
 
 
 @cache
 def described(python: str, id: str, args: str, n_tasks: int) -> dict[str, Any]:
-    """The tasks and tools of a package. Raises `Problems`."""
+    """The tasks and tools of a package, loaded by a subprocess. Raises `Problems`."""
     if problems := missing(python):
         raise Problems(problems)
-    asked = asdict(VerifiersEnvironment(id=id, args=json.loads(args), n_tasks=n_tasks))
+    settings_node = asdict(VerifiersEnvironment(id=id, args=json.loads(args), n_tasks=n_tasks))
     try:
-        ran = subprocess.run(program(python, "verifiers_session.describe"), input=json.dumps(asked),
+        result = subprocess.run(program(python, "verifiers_session.describe"), input=json.dumps(settings_node),
                              capture_output=True, text=True, check=False, timeout=LOAD_S)  # fmt: skip
     except subprocess.TimeoutExpired:
         fix = "look at what it downloads or waits for"
         raise Problems(Problem("environment.id", f"{id} was not loaded in {LOAD_S:g} s", fix)) from None
-    last = (ran.stderr.strip().splitlines() or [f"its process ended with exit code {ran.returncode}"])[-1]
-    found: dict[str, Any] = json.loads(ran.stdout) if ran.stdout else {"fault": shorten(last)}
-    if "fault" in found:
+    last_line = (result.stderr.strip().splitlines() or [f"its process ended with exit code {result.returncode}"])[-1]
+    description: dict[str, Any] = json.loads(result.stdout) if result.stdout else {"fault": shorten(last_line)}
+    if "fault" in description:
         fix = f"install it by {interpreter(python)} -m pip install, and look at environment.args"
-        raise Problems(Problem("environment.id", f"{id} cannot be loaded: {found['fault']}", fix, "not-found"))
-    return found
+        raise Problems(Problem("environment.id", f"{id} cannot be loaded: {description['fault']}", fix, "not-found"))
+    return description
 
 
 @settings
@@ -107,7 +107,7 @@ class VerifiersEnvironment(SeveralTurns):
         return Processes(self, program(self.python, "worker.main"))
 
     def session(self) -> Session:
-        made: Session = sys.modules["launcher.environments.verifiers_session"].session(self)  # which PROGRAM loads
+        made: Session = sys.modules["launcher.environments.verifiers_session"].session(self)  # imported by PROGRAM
         return made
 
     def problems(self) -> list[Problem]:
@@ -124,11 +124,11 @@ class VerifiersEnvironment(SeveralTurns):
         return []
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Raises `Problems` where they cannot be loaded."""
-        found: Sequence[Mapping[str, Any]] = described(self.python, self.id, json.dumps(self.args), self.n_tasks)[
+        """The tools' schemas. Raises `Problems` where they cannot be loaded."""
+        schemas: Sequence[Mapping[str, Any]] = described(self.python, self.id, json.dumps(self.args), self.n_tasks)[
             "tools"
         ]
-        return found
+        return schemas
 
     def with_absolute_paths(self) -> Self:
         return replace(self, python=interpreter(self.python))
@@ -173,11 +173,11 @@ class VerifiersTasks(Dataset):
 
     @property
     def _tasks(self) -> list[Any]:
-        if found := self.problems():
-            raise Problems(found)
+        if problems := self.problems():
+            raise Problems(problems)
         tasks: list[Any] = described(self.python, self.id, json.dumps(self.args), self.n_tasks)["tasks"]
         return tasks
 
     def fingerprint(self) -> str:
-        """Over the tasks themselves."""
+        """SHA-256 of the tasks."""
         return hashlib.sha256(json.dumps(self._tasks, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""`DualLogger`: what a training script calls. No call waits for a network, or raises once the logger is made."""
+"""`DualLogger`: what a training script calls. Only `finish` waits for the network, and no method raises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.logger.spool import JOB, SpoolWriter, text_of
 
 PLATFORM_URL = "http://localhost:8000"
 FINISH_S = 5.0
-"""Seconds that `finish` and the end of a script wait where nothing of what was logged arrives: RLRUN_FINISH_S."""
+"""Seconds that `finish` and the end of a script wait while no row arrives; RLRUN_FINISH_S overrides it."""
 _ROOT = str(Path(__file__).parents[2])
 
 
@@ -49,25 +49,25 @@ class DualLogger:
         token: str | None = None,
     ) -> None:
         if job_uuid is None or not JOB.fullmatch(str(job_uuid)):
-            allowed = "use 1 to 128 letters, digits, `-`, `_` and `.`, of which `-` and `.` are not the first"
-            raise ValueError(f"job_uuid: got {job_uuid!r}; {allowed}")
+            fix = "use 1 to 128 letters, digits, `-`, `_` and `.`, of which `-` and `.` are not the first"
+            raise ValueError(f"job_uuid: got {job_uuid!r}; {fix}")
         self.job_uuid, self.platform_url = str(job_uuid), platform_url.rstrip("/") if platform_enabled else ""
         self._token, self._status, self._lock = token, ("", ""), threading.Lock()
         self._spool: SpoolWriter | None = None
         self._sender: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self.arrived = True
-        """Whether all that was logged was received, once the session has finished."""
+        """After `finish`: whether every row was received."""
         self._wandb: dict[str, Any] | None = None
         if wandb_enabled and find_spec("wandb") is None:
-            self._say("W&B is not installed, so it gets nothing; use pip install wandb, or wandb_enabled=False")
+            self._warn("W&B is not installed, so it gets nothing; use pip install wandb, or wandb_enabled=False")
         elif wandb_enabled:
             name, tags = wandb_run_name or self.job_uuid, list(wandb_tags or ())
             self._wandb = {
                 "project": wandb_project, "name": name, "entity": wandb_entity, "config": dict(wandb_config or {}),
                 "tags": tags,
             }  # fmt: skip
-        self._begin()
+        self._start_session()
         atexit.register(self._at_exit)
 
     def log_metrics(self, step: int, metrics: Mapping[str, Any], epoch: float | None = None) -> None:
@@ -113,70 +113,70 @@ class DualLogger:
         names the rest."""
         how = {"failed": "failed", "error": "failed", "stopped": "stopped", "cancelled": "stopped"}
         status, message = self._status
-        self._finish(how.get(status.lower(), "finished"), message if status.lower() in how else "")
+        self._end_session(how.get(status.lower(), "finished"), message if status.lower() in how else "")
 
-    def _finish(self, how: str, why: str) -> None:
-        if self._spool is None or self._pid != os.getpid():  # of a forked process that logged nothing
+    def _end_session(self, how: str, why: str) -> None:
+        if self._spool is None or self._pid != os.getpid():  # no session, or a forked process that logged nothing
             return
         spool, self._spool = self._spool, None
         spool.append({"kind": "finish", "at": time.time(), "how": how, "why": text_of(why)})
         if spool.refused:
-            self._say(f"rows were lost: {spool.refused}")
+            self._warn(f"rows were lost: {spool.refused}")
         spool.close()
-        self.arrived = self._sender is not None and self._sender.wait() == 0  # it ends by itself
+        self.arrived = self._sender is not None and self._sender.wait() == 0  # the sender ends by itself
 
     def _at_exit(self) -> None:
-        """Of a script that did not call `finish`."""
+        """End the session of a script that did not call `finish`."""
         if error := getattr(sys, "last_value", None):
             how = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-            self._finish(how, f"{type(error).__name__}: {error}".removesuffix(": "))
+            self._end_session(how, f"{type(error).__name__}: {error}".removesuffix(": "))
         elif self._status[0]:
             self.finish()
         else:
-            self._finish("stopped", "the script ended without finish()")
+            self._end_session("stopped", "the script ended without finish()")
 
     def _append(self, *rows: Mapping[str, Any]) -> None:
-        if self._pid != os.getpid():  # it was forked
+        if self._pid != os.getpid():  # this process was forked
             with self._lock:
                 if self._pid != os.getpid():
                     self._wandb, self._sender = None, None
-                    self._begin()
+                    self._start_session()
         if spool := self._spool:
-            before = spool.refused
+            was_refused = spool.refused
             spool.append(*rows)
-            if spool.refused and not before:
-                self._say(f"rows are lost: {spool.refused}")
+            if spool.refused and not was_refused:
+                self._warn(f"rows are lost: {spool.refused}")
 
-    def _begin(self) -> None:
-        """A session of this process, and the process that sends it."""
-        parent = self._spool.path.stem if self._spool else ""  # where this process was forked from one that logs
+    def _start_session(self) -> None:
+        """Open a session of this process, and start the process that sends it."""
+        parent = self._spool.path.stem if self._spool else ""  # of a forked process, the session of its parent
         self._pid, self._spool = os.getpid(), None
         if not (self.platform_url or self._wandb):
             return None
         spool = try_call(lambda: SpoolWriter(self.job_uuid))
         if isinstance(spool, CallFailure):
-            return self._say(f"nothing is logged: {spool.reason}; use a folder that takes files as RLRUN_SPOOL")
+            return self._warn(f"nothing is logged: {spool.reason}; use a folder that takes files as RLRUN_SPOOL")
         self._spool = spool
         program = os.path.abspath(sys.argv[0]) if sys.argv[:1] not in ([], [""], ["-c"]) else "python"
         host = os.uname().nodename
         spool.append({"kind": "wandb", "init": self._wandb})
-        begin = {"kind": "begin", "at": time.time(), "host": host, "pid": self._pid, "program": program}
-        spool.append({**begin, "parent": parent} if parent else begin)
-        more = {"PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))}
-        more |= {} if self._token is None else {"RLRUN_TOKEN": self._token}
+        first_row = {"kind": "begin", "at": time.time(), "host": host, "pid": self._pid, "program": program}
+        spool.append({**first_row, "parent": parent} if parent else first_row)
+        extra_env = {"PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))}
+        extra_env |= {} if self._token is None else {"RLRUN_TOKEN": self._token}
         command = [sys.executable, "-P", "-m", "launcher.logger.sender", str(spool.path), self.platform_url]
-        started = try_call(
+        sender = try_call(
             lambda: subprocess.Popen(
-                command, env={**os.environ, "WANDB_PROGRAM": program, **more}, stdin=subprocess.DEVNULL,
+                command, env={**os.environ, "WANDB_PROGRAM": program, **extra_env}, stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, start_new_session=True,
             )
         )  # fmt: skip
-        if isinstance(started, CallFailure):
-            return self._say(f"what is logged waits in {spool.path}: {started.reason}")
-        self._sender = started
+        if isinstance(sender, CallFailure):
+            return self._warn(f"what is logged waits in {spool.path}: {sender.reason}")
+        self._sender = sender
         return None
 
-    def _say(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         with suppress(OSError, ValueError, AttributeError):  # standard error may be closed
             print(f"rlrun: {self.job_uuid}: {text}", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""The log of another program, reported to a job of the platform while it grows: verl writes it, and is not changed."""
+"""Reports the log of another program, such as an unmodified verl, to a job of the platform while it grows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_S = 0.5
 
 
 class LogReport:
-    """Hands the steps of a log to a session of the job. Where the log is begun anew, a new session begins, too."""
+    """Sends the steps of a log to a session of the job. Where the log starts over, a new session begins."""
 
     def __init__(self, path: Path, job: str, url: str) -> None:
         self._log, self._job, self._url = GrowingLog(path, time.time), job, url
@@ -26,18 +26,18 @@ class LogReport:
         return DualLogger(self._job, self._url, wandb_enabled=False)  # the program has its own W&B
 
     def look(self) -> None:
-        """Report what is new."""
+        """Report the steps since the last call."""
         for event in self._log.new():
             if self._log.readings != self._readings:
                 self._end_session()
                 self._logger, self._readings, self.steps = self._new_session(), self._log.readings, 0
-            self._see(event)
+            self._report_step(event)
 
     def finish(self) -> None:
-        """The program writes no more; an error that its log ends with is why it failed."""
+        """Report the rest of the log and end the session, as failed if the log ends with an error."""
         self.look()
         for event in self._log.finish():
-            self._see(event)
+            self._report_step(event)
         if error := self._log.parser.error:
             self._logger.log_status("failed", error.text)
         self._end_session()
@@ -46,15 +46,15 @@ class LogReport:
         self._logger.finish()
         self.arrived &= self._logger.arrived
 
-    def _see(self, event: Event) -> None:
+    def _report_step(self, event: Event) -> None:
         if isinstance(event, Step):
             self._logger.log_metrics(event.step, event.metrics)
             self.steps += 1
 
 
 def report_log(path: Path, job: str, url: str, goes_on: Callable[[], bool]) -> tuple[int, bool]:
-    """Report a log to a job, and what comes while it `goes_on`; how many lines of steps it has, and whether all have
-    arrived. Raises `Problems` where the log cannot be read, or no job can have the name."""
+    """Report a log to a job for as long as it `goes_on`; returns the number of its steps, and whether all have arrived.
+    Raises `Problems` where the log cannot be read or `job` is not a valid id."""
     if not JOB.fullmatch(job):
         fix = "use letters, digits, `-`, `_` and `.`, 128 at most, of which `-` and `.` are not the first"
         raise Problems(Problem("--job", f"got {job!r}", fix))

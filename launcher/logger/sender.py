@@ -1,8 +1,8 @@
-"""`python -m launcher.logger.sender FILE URL`: sends a session's rows, while its script runs and after its end until
-nothing arrives for a few seconds. What another session of the job left goes first.
+"""`python -m launcher.logger.sender FILE URL`: sends a session's rows while its script runs, and after its end until
+nothing arrives for a few seconds. Rows that earlier sessions of the job left are sent first.
 
-A platform stores each row once: it says which number comes `next`, and what it has already is passed over. So after
-any doubt the sender asks, and goes on there. W&B has a thread of its own, for it may hang.
+The platform stores each row once: it answers with the number of the `next` row, and ignores rows that it has. So after
+a failed request the sender asks for that number and continues there. W&B has its own thread, as it may hang.
 """
 
 from __future__ import annotations
@@ -23,101 +23,101 @@ from launcher.logger.dual_logger import finish_s
 from launcher.logger.spool import SpoolReader, read_row, spool_folders
 from launcher.logger.wandb_sink import WandbSink
 
-POLL_S, HEARTBEAT_S = 0.1, 5.0  # between looks; of silence, after which a platform is shown that the script lives
+POLL_S, HEARTBEAT_S = 0.1, 5.0  # between reads of the spool; between empty posts that show that the script lives
 ANSWER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 2.0
 WANDB_ONLY = {"wandb", "config", "summary"}
-"""Kinds of rows that the platform does not get."""
+"""Kinds of rows that are not sent to the platform."""
 GONE = b'{"kind":"finish","at":%f,"how":"failed","why":"its script was killed, or its machine went down"}'
 
 
 class PlatformError(Exception):
-    """Why rows did not arrive."""
+    """A request failed; its text is the reason."""
 
 
 class PlatformClient:
-    """Asks the platform at `url`, one question at a time."""
+    """A connection to the platform at `url`, for one request at a time."""
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url if "://" in url else f"http://{url}")
-        self._open: http.client.HTTPConnection | None = None
+        self._connection: http.client.HTTPConnection | None = None
 
     def post(self, reader: SpoolReader, first: int, rows: list[bytes]) -> int:
-        """Hand over rows; the number that comes next. Raises `PlatformError`."""
+        """Send `rows`, numbered from `first`; returns the number of the next row. Raises `PlatformError`."""
         body = b'{"session":"%s","first":%d,"rows":[%s]}' % (reader.session.encode(), first, b",".join(rows))
         headers = {"Content-Type": "application/json"}
         if token := os.environ.get("RLRUN_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"
         try:
-            if self._open is None:
-                of = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-                self._open = of(self._url.hostname or "", self._url.port, timeout=ANSWER_S)
+            if self._connection is None:
+                connect = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+                self._connection = connect(self._url.hostname or "", self._url.port, timeout=ANSWER_S)
             path = f"{self._url.path.rstrip('/')}/api/jobs/{quote(reader.job)}/rows"
-            self._open.request("POST", path, body, headers)
-            answer = self._open.getresponse()
-            text = answer.read()
-            if answer.status != http.client.OK:
-                raise PlatformError(f"answers {answer.status}: {_detail(text)}")
+            self._connection.request("POST", path, body, headers)
+            response = self._connection.getresponse()
+            text = response.read()
+            if response.status != http.client.OK:
+                raise PlatformError(f"answers {response.status}: {_problem_detail(text)}")
             return int(json.loads(text)["next"])
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self.close()
             raise PlatformError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
 
     def close(self) -> None:
-        if self._open:
-            self._open.close()
-        self._open = None
+        if self._connection:
+            self._connection.close()
+        self._connection = None
 
 
-def _detail(text: bytes) -> str:
-    """Of a problem document, else the beginning of the answer."""
+def _problem_detail(text: bytes) -> str:
+    """The detail of a problem document, else the beginning of the response."""
     node = read_row(text)
     return " ".join(str(node.get("detail") or node.get("title") or text[:200].decode("utf-8", "replace")).split())
 
 
-def _for_platform(line: bytes) -> bytes:
+def _platform_row(line: bytes) -> bytes:
     kind = read_row(line).get("kind")
     return b"null" if kind is None or kind in WANDB_ONLY else line.rstrip()
 
 
 class SessionDelivery:
-    """Brings the rows of one session to the platform."""
+    """Sends the rows of one session to the platform."""
 
     def __init__(self, reader: SpoolReader, client: PlatformClient) -> None:
         self.reader, self._client = reader, client
         self._first, self._offset = 0, 0
-        self.arrived = 0  # of the rows that this has sent
-        self._in_doubt, self._ended, self._posted = True, False, time.monotonic()
+        self.arrived = 0  # rows sent by this object
+        self._position_unknown, self._ended, self._posted = True, False, time.monotonic()
 
     @property
     def waiting(self) -> int:
-        """How many rows have not arrived."""
+        """Number of rows that have not arrived."""
         return max(sum(1 for _ in self.reader.lines()) - self._first, 0)
 
     def deliver(self) -> bool:
-        """Send a batch, if there is one; whether all has arrived. Raises `PlatformError`."""
-        gone = self.reader.writer_gone()  # before reading
-        if self._in_doubt:
-            self._go_to(self._client.post(self.reader, 0, []))
+        """Send the next batch, if any; True once the session has ended and all has arrived. Raises `PlatformError`."""
+        writer_gone = self.reader.writer_gone()  # checked before reading, so no row is missed
+        if self._position_unknown:
+            self._seek(self._client.post(self.reader, 0, []))
         lines = self.reader.read(self._offset)
         for line in lines:
             self._ended = read_row(line).get("kind") == "finish"
-        rows = list(map(_for_platform, lines))
-        if gone and not lines and not self._ended:
+        rows = list(map(_platform_row, lines))
+        if writer_gone and not lines and not self._ended:
             rows, self._ended = [GONE % self.reader.written_at], True
-        if not rows and (gone or time.monotonic() - self._posted < HEARTBEAT_S):
-            return gone
-        self._in_doubt = True
-        following = self._client.post(self.reader, self._first, rows)
+        if not rows and (writer_gone or time.monotonic() - self._posted < HEARTBEAT_S):
+            return writer_gone
+        self._position_unknown = True
+        next_number = self._client.post(self.reader, self._first, rows)
         self._posted = time.monotonic()
-        if following == self._first + len(rows):
-            self._first, self._offset = following, self._offset + sum(map(len, lines))
-            self._in_doubt = False
+        if next_number == self._first + len(rows):
+            self._first, self._offset = next_number, self._offset + sum(map(len, lines))
+            self._position_unknown = False
             self.arrived += len(lines)
         return False
 
-    def _go_to(self, number: int) -> None:
-        self._first, self._offset, self._in_doubt, self._ended = 0, 0, False, False
+    def _seek(self, number: int) -> None:
+        self._first, self._offset, self._position_unknown, self._ended = 0, 0, False, False
         for line in self.reader.lines():
             if self._first == number:
                 return
@@ -127,7 +127,7 @@ class SessionDelivery:
 
 
 class PlatformSink:
-    """Sends a session, and before it what earlier ones of its job left, again and again until it arrives."""
+    """Sends a session, and before it what earlier sessions of its job left; retries until it arrives."""
 
     def __init__(self, own: SpoolReader, url: str, say: Callable[[str], None]) -> None:
         self._own, self._say, self.name = own, say, url
@@ -162,32 +162,32 @@ class PlatformSink:
 
     @property
     def arrived(self) -> int:
-        """Rows of the session that is being sent."""
+        """Number of rows sent of the current session."""
         return self._delivery.arrived
 
     @property
     def rest(self) -> str:
-        """What has not arrived, and what becomes of it."""
+        """A message: how many rows have not arrived, why, and how they will be sent."""
         why = self.reason or "no answer yet"
         waits = f"{self._delivery.waiting} rows wait in {self._own.path.parent} ({why})"
         return f"{waits}: the next DualLogger of this job delivers them, or rlrun track --spool"
 
 
 def left_behind(job: str, *but: Path) -> Iterator[SpoolReader]:
-    """The sessions whose scripts have ended and that no process delivers, the oldest first."""
-    found = (each for folder in spool_folders() for each in folder.glob(f"{job}/*.jsonl"))
-    for path in sorted(found, key=lambda path: path.name):
+    """Sessions of ended scripts that no process delivers, except those at `but`; oldest first, claimed."""
+    paths = (path for folder in spool_folders() for path in folder.glob(f"{job}/*.jsonl"))
+    for path in sorted(paths, key=lambda path: path.name):
         with suppress(OSError):
             if path not in but:
                 reader = SpoolReader(path)
                 if reader.writer_gone() and reader.claim():
                     yield reader
-                else:  # also of a script that has just begun, whose own sender comes
+                else:  # a running script, or one with a sender
                     reader.close()
 
 
 def deliver_waiting(url: str) -> tuple[int, str]:
-    """Send what any ended session on this machine left, each once: how many rows have arrived, and why not all."""
+    """Send what ended sessions on this machine left, without retries: how many rows arrived, and why not all."""
     client, arrived = PlatformClient(url), 0
     for reader in left_behind("*"):
         delivery = SessionDelivery(reader, client)
@@ -214,25 +214,25 @@ def main() -> None:
     sinks: list[PlatformSink | WandbSink] = [PlatformSink(reader, url, say)] if url else []
     if init := read_row(next(reader.lines(), b"")).get("init"):
         sinks.append(WandbSink(reader, init, say))
-    _work(sinks, reader)
+    _run_sinks(sinks, reader)
     for sink in sinks:
         if not sink.complete:
             say(sink.rest)
     if not url:
         reader.remove()
-    os._exit(int(not all(sink.complete for sink in sinks)))  # whatever W&B still waits for
+    os._exit(int(not all(sink.complete for sink in sinks)))  # without waiting for threads of W&B
 
 
-def _work(sinks: Sequence[PlatformSink | WandbSink], reader: SpoolReader) -> None:
-    """Until all is done, or after the end of the script nothing has arrived for some seconds."""
+def _run_sinks(sinks: Sequence[PlatformSink | WandbSink], reader: SpoolReader) -> None:
+    """Run all sinks until they are done or, once the script has ended, nothing arrives for `finish_s()`."""
     threads = [threading.Thread(target=sink.run, daemon=True) for sink in sinks]
     for thread in threads:
         thread.start()
-    deadline, before = math.inf, -1
+    deadline, last_arrived = math.inf, -1
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
         arrived = sum(sink.arrived for sink in sinks)
-        if (deadline == math.inf or arrived != before) and reader.writer_gone():
-            deadline, before = time.monotonic() + finish_s(), arrived
+        if (deadline == math.inf or arrived != last_arrived) and reader.writer_gone():
+            deadline, last_arrived = time.monotonic() + finish_s(), arrived
             for sink in sinks:
                 sink.hurry = True
         time.sleep(POLL_S / 2)

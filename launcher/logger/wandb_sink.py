@@ -1,4 +1,4 @@
-"""The rows of a session for W&B, through its own package: WANDB_API_KEY, WANDB_MODE, WANDB_DIR, ... count as always."""
+"""Sends a session to W&B through its own package, so WANDB_API_KEY, WANDB_MODE, WANDB_DIR, ... apply as usual."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LEVELS = {"failed": "ERROR", "error": "ERROR", "warning": "WARN", "warn": "WARN"
 
 
 def _init(arguments: Mapping[str, Any]) -> Any:
-    os.environ.pop("WANDB_SERVICE", None)  # W&B's own process of the script
-    wandb = import_module("wandb")  # which may be missing, hang, or take seconds
+    os.environ.pop("WANDB_SERVICE", None)  # the script may have its own W&B process
+    wandb = import_module("wandb")  # may be missing, hang, or take seconds
     return wandb.init(**arguments, settings=wandb.Settings(console="off"))
 
 
 class WandbSink:
-    """Hands a session to W&B as it grows. `_step` of W&B is the step of the script."""
+    """Sends rows to W&B as the session grows. W&B's `_step` is the step of the script."""
 
     def __init__(self, reader: SpoolReader, init: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._reader, self._init, self._say = reader, init, say
@@ -33,7 +33,7 @@ class WandbSink:
 
     @property
     def rest(self) -> str:
-        """What W&B did not get."""
+        """A message: how many rows W&B did not get, and why."""
         rows = sum(1 for _ in self._reader.lines()) - self.arrived
         return f"{rows} rows did not reach W&B: {self.reason or 'it does not answer'}"
 
@@ -43,35 +43,35 @@ class WandbSink:
             self.reason = run.reason
             return self._say(f"W&B gets nothing: {run.reason}")
         while True:
-            gone = self._reader.writer_gone()  # before reading
+            writer_gone = self._reader.writer_gone()  # checked before reading, so no row is missed
             lines = self._reader.read(self._offset)
             for line in lines:
-                done = try_call(partial(self._take, run, read_row(line)))
-                if isinstance(done, CallFailure) and done.reason != self.reason:
-                    self.reason = done.reason
-                    self._say(f"W&B refused a row: {done.reason}")
+                result = try_call(partial(self._send_row, run, read_row(line)))
+                if isinstance(result, CallFailure) and result.reason != self.reason:
+                    self.reason = result.reason
+                    self._say(f"W&B refused a row: {result.reason}")
                 self._offset, self.arrived = self._offset + len(line), self.arrived + 1
-            if gone and not lines:
+            if writer_gone and not lines:
                 break
             if not lines:
                 time.sleep(POLL_S)
-        done = try_call(partial(run.finish, exit_code=int(self._how == "failed")))
-        self.complete = not isinstance(done, CallFailure)
-        self.reason = done.reason if isinstance(done, CallFailure) else ""
+        result = try_call(partial(run.finish, exit_code=int(self._how == "failed")))
+        self.complete = not isinstance(result, CallFailure)
+        self.reason = result.reason if isinstance(result, CallFailure) else ""
         return None
 
-    def _take(self, run: Any, row: Mapping[str, Any]) -> None:
+    def _send_row(self, run: Any, row: Mapping[str, Any]) -> None:
         match row.get("kind"):
             case "metrics":
                 self._step = int(row["step"])
-                numbers = {name: _number(value) for name, value in row["metrics"].items()}
-                numbers |= {f"eval/{name}": _number(value) for name, value in row.get("held_out", {}).items()}
+                numbers = {name: _parse_number(value) for name, value in row["metrics"].items()}
+                numbers |= {f"eval/{name}": _parse_number(value) for name, value in row.get("held_out", {}).items()}
                 numbers |= {"epoch": row["epoch"]} if "epoch" in row else {}
                 run.log(numbers, step=self._step)
             case "gpu":
                 names = ("utilization", "memory_used", "memory_total", "temperature")
-                used = {f"gpu/{row['gpu_index']}/{name}": row[name] for name in names if row[name] is not None}
-                run.log(used, step=self._step)
+                usage = {f"gpu/{row['gpu_index']}/{name}": row[name] for name in names if row[name] is not None}
+                run.log(usage, step=self._step)
             case "checkpoint":
                 run.log({"checkpoint/step": row["step"]}, step=self._step)
                 run.summary["checkpoint/path"] = row["path"]
@@ -86,6 +86,6 @@ class WandbSink:
                 self._how = row["how"]
 
 
-def _number(value: Any) -> Any:
-    """NaN and the infinities, which stand as texts in a row, are numbers again."""
+def _parse_number(value: Any) -> Any:
+    """NaN and the infinities, which rows hold as texts, as numbers."""
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

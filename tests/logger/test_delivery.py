@@ -57,7 +57,7 @@ def test_the_end_of_a_script_waits_while_rows_arrive(rows: int, monkeypatch: pyt
         sink.arrived = min(clock.now, rows)
 
     monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
-    sender._work([sink], SimpleNamespace(writer_gone=lambda: True))  # type: ignore
+    sender._run_sinks([sink], SimpleNamespace(writer_gone=lambda: True))  # type: ignore
     assert (clock.now, sink.hurry) == (rows + sender.finish_s(), True)
     end.set()
 
