@@ -1,8 +1,8 @@
 """A chunk of plain columns, converted by example.
 
 What a row means is defined once, for one row: by `known_datasets`, `formats` and `parquet_layout`. That definition is
-applied to an example, a row with a placeholder for each text, and what becomes of it is filled with whole columns. This
-is right where the texts that are used are all there and not blank; any other chunk is converted row by row.
+applied to an example, a row with a placeholder for each text, and the result is filled with whole columns. This is
+correct if no text that is used is null or blank; any other chunk is converted row by row.
 """
 
 from __future__ import annotations
@@ -26,56 +26,56 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow
 
 _PLACEHOLDER = re.compile("\ue000(.*?)\ue001", re.DOTALL)
-"""Stands in the example for the text of the column that it names."""
+"""A placeholder in the example for the text of the column that it names."""
 _TRUTH = "the ground truth of a solution"
-"""Names a column that no file has."""
+"""Name of the computed column of ground truths, which no file has."""
 _OPENING = np.frombuffer(b"[{ \t\n\r\f\v\xe2\xe3\xc2", np.uint8)
-"""First bytes of texts that may be JSON behind blanks."""
+"""First bytes of texts that may be JSON after leading blanks."""
 _UNREAD_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.null())
 
 Cells = dict[str, pa.Array]
 
 
 def table_of(chunk: Chunk) -> pa.Table | None:
-    """All rows of a chunk; None where they are no columns, or not all of them can be read so."""
+    """All rows of a chunk as a table; None where the chunk is not columnar, or not all rows can be read so."""
     if isinstance(chunk, Block):
         return _table_of_lines(chunk)
     if not isinstance(chunk, RowBatch):
         return None
     table = pa.Table.from_batches([chunk.columns])
-    for place, of in enumerate(table.schema):
-        if pa.types.is_large_string(of.type) or pa.types.is_string_view(of.type):
-            table = table.set_column(place, of.name, table[of.name].cast(pa.string()))
+    for index, column in enumerate(table.schema):
+        if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+            table = table.set_column(index, column.name, table[column.name].cast(pa.string()))
     return table
 
 
 def _table_of_lines(block: Block) -> pa.Table | None:
-    """The lines as arrow reads them, where each of them is an object."""
+    """The lines as arrow parses them; None unless each of them is an object."""
     # As many rows as lines that begin and end as objects do are one row in each line: inside an object no line
     # break stands between `}` and `{`. Arrow itself crashes where the first row is `null`.
-    signs = np.frombuffer(block.data, np.uint8)
-    ends = np.flatnonzero(signs == ord("\n"))
-    if not len(ends) or ends[-1] < len(signs) - 1:  # the last line of a file
-        ends = np.append(ends, len(signs))
+    codes = np.frombuffer(block.data, np.uint8)
+    ends = np.flatnonzero(codes == ord("\n"))
+    if not len(ends) or ends[-1] < len(codes) - 1:  # the file's last line without a newline
+        ends = np.append(ends, len(codes))
     starts = np.append(0, ends[:-1] + 1)
-    last = ends - 1 - int(signs[ends[0] - 1] == ord("\r"))
-    if not ((signs[starts] == ord("{")).all() and (signs[last] == ord("}")).all()):
+    last_bytes = ends - 1 - int(codes[ends[0] - 1] == ord("\r"))
+    if not ((codes[starts] == ord("{")).all() and (codes[last_bytes] == ord("}")).all()):
         return None
     first = parse_line(block.name, block.first, block.data[: ends[0]])
     if not isinstance(first, RawRow):
         return None
-    # Without their types arrow takes texts that look like times for times.
+    # Without explicit types arrow parses texts that look like timestamps.
     texts = pa.schema([(key, pa.string()) for key, value in first.values.items() if isinstance(value, str)])
-    reading = pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1)
+    options = pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1)
     try:
-        table = pj.read_json(pa.py_buffer(block.data), reading, pj.ParseOptions(explicit_schema=texts))
+        table = pj.read_json(pa.py_buffer(block.data), options, pj.ParseOptions(explicit_schema=texts))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     return table if len(table) == len(ends) else None
 
 
 def convert_columns(table: pa.Table | None, files: Files, kind: Kind, name: str) -> pa.Table | None:
-    """The columns to write, without extra_info; None where the rows have to be converted one by one."""
+    """The columns to write, without extra_info; None where the rows must be converted one by one."""
     if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math") or not _is_sound(table):
         return None
     try:
@@ -84,16 +84,16 @@ def convert_columns(table: pa.Table | None, files: Files, kind: Kind, name: str)
     except UnfitRow:
         return None
     used = [cells[name] for name in _placeholders(values)]
-    if not all(map(_says_something, used)):
+    if not all(map(_all_meaningful, used)):
         return None
-    if kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py():  # chosen and rejected, which are last
+    if kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py():  # chosen and rejected are the last two
         return None
     types = parquet_layout.types(kind)
-    return pa.table({name: _filled(values[name], of, cells, len(table)) for name, of in types.items()})
+    return pa.table({name: _fill(values[name], type_, cells, len(table)) for name, type_ in types.items()})
 
 
 def _text_cells(table: pa.Table, files: Files) -> Cells:
-    """The columns of texts. Raises `UnfitRow` where others are read, or where one changes what a row means."""
+    """The text columns. Raises `UnfitRow` where other columns are read, or one may change what a row means."""
     cells = {name: table[name].combine_chunks() for name in table.column_names if table[name].type == pa.string()}
     others = set(table.column_names) - cells.keys()
     unread = not others & {*READ_KEYS, files.prompt_key, files.response_key}
@@ -107,13 +107,13 @@ def _text_cells(table: pa.Table, files: Files) -> Cells:
 
 
 def _example_values(cells: Cells, files: Files, kind: Kind, name: str) -> dict[str, Any]:
-    """What becomes of a row with a placeholder for each text. Adds the ground truths of solutions to `cells`; raises
-    `UnfitRow` where one has none, and where the row cannot be used."""
+    """The prepared values of an example row with a placeholder for each text. Adds the ground truths of solutions to
+    `cells`; raises `UnfitRow` where a solution has none, and where the row cannot be used."""
     example: dict[str, Any] = {name: f"\ue000{name}\ue001" for name in cells}
     if files.format == "gsm8k":
         if files.prompt_key or not {"question", "answer"} <= cells.keys():
             raise UnfitRow("it has other keys")
-        cells[_TRUTH] = _marked_numbers(cells["answer"])
+        cells[_TRUTH] = _final_numbers(cells["answer"])
         instruction = INSTRUCTIONS[files.format] if files.instruction is None else files.instruction
         source = files.data_source or example.get("data_source") or SOURCES[files.format]
         example = solved_question(example["question"], instruction, example["answer"], f"\ue000{_TRUTH}\ue001")
@@ -124,8 +124,8 @@ def _example_values(cells: Cells, files: Files, kind: Kind, name: str) -> dict[s
     return parquet_layout.values_of(row, kind)
 
 
-def _marked_numbers(solutions: pa.Array) -> pa.Array:
-    """As `known_datasets.number` of what follows the last mark. Raises `UnfitRow` where some solution has none."""
+def _final_numbers(solutions: pa.Array) -> pa.Array:
+    """`known_datasets.number` of the text after each last mark. Raises `UnfitRow` where a solution has none."""
     parts = pc.split_pattern(solutions, MARK, max_splits=1, reverse=True)
     if not pc.all(pc.equal(pc.list_value_length(parts), 2), skip_nulls=False).as_py():
         raise UnfitRow("it has no mark")
@@ -137,21 +137,21 @@ def _marked_numbers(solutions: pa.Array) -> pa.Array:
 
 
 def _placeholders(value: Any) -> list[str]:
-    """The columns whose texts an example's value holds."""
+    """Names of the columns whose placeholders an example's value contains."""
     if isinstance(value, str):
         return _PLACEHOLDER.findall(value)
     parts = value.values() if isinstance(value, dict) else value or ()
     return [name for part in parts for name in _placeholders(part)]
 
 
-def _filled(value: Any, of: pa.DataType, cells: Cells, count: int) -> pa.Array:
-    """An example's value as a column of `count` rows: the placeholders in it are replaced by the texts of `cells`."""
+def _fill(value: Any, of: pa.DataType, cells: Cells, count: int) -> pa.Array:
+    """An example's value as a column of `count` rows: its placeholders are replaced by the texts of `cells`."""
     if value is None:
         return pa.nulls(count, of)
     if isinstance(value, dict):
-        return pa.StructArray.from_arrays([_filled(value[f.name], f.type, cells, count) for f in of], fields=list(of))
+        return pa.StructArray.from_arrays([_fill(value[f.name], f.type, cells, count) for f in of], fields=list(of))
     if isinstance(value, list):
-        turns = pa.concat_arrays([_filled(turn, of.value_type, cells, count) for turn in value])
+        turns = pa.concat_arrays([_fill(turn, of.value_type, cells, count) for turn in value])
         row_by_row = np.arange(count * len(value)).reshape(len(value), count).T.ravel()
         ends = pa.array(np.arange(count + 1, dtype=np.int32) * len(value))
         return pa.ListArray.from_arrays(ends, turns.take(pa.array(row_by_row)) if len(value) > 1 else turns)
@@ -163,7 +163,7 @@ def _filled(value: Any, of: pa.DataType, cells: Cells, count: int) -> pa.Array:
 
 
 def _is_sound(table: pa.Table) -> bool:
-    """Whether every row, its unused columns too, is text that a tokenizer can carry, short enough, and in range."""
+    """Whether all columns, unused ones too, hold only what `rows.check` and the JSON parser accept."""
     size = 0
     try:
         table.validate(full=True)  # UTF-8
@@ -176,17 +176,17 @@ def _is_sound(table: pa.Table) -> bool:
             size += pc.max(pc.binary_length(column)).as_py() or 0
             # All at once: a search for NUL in each text is ten times slower.
             data = [np.frombuffer(texts, np.uint8) for part in column.chunks if (texts := part.buffers()[2])]
-            if any(signs.min(initial=1) == 0 for signs in data):
+            if any(codes.min(initial=1) == 0 for codes in data):
                 return False
     return size <= MAX_ROW_BYTES
 
 
-def _says_something(text: pa.Array) -> bool:
-    """Whether every text is there, has more than blanks, and is no JSON."""
+def _all_meaningful(text: pa.Array) -> bool:
+    """Whether no text is null, blank, or may be JSON."""
     if text.null_count or pc.any(pc.or_(pc.equal(text, ""), pc.utf8_is_space(text))).as_py():
         return False
-    _, offsets, signs = text.buffers()
+    _, offsets, characters = text.buffers()
     starts = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text)]
-    if not np.isin(np.frombuffer(signs, np.uint8)[starts], _OPENING).any():
+    if not np.isin(np.frombuffer(characters, np.uint8)[starts], _OPENING).any():
         return True
     return not pc.any(pc.match_substring_regex(text, r"^\s*[\[{]")).as_py()

@@ -23,16 +23,16 @@ from launcher.data.rows import RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row, Split
 
-GROUP_ROWS = 65_536  # of parquet: what a reader holds at a time
-GROUP_BYTES = 64 * 2**20  # where rows are long
-_TABLE_ROWS = 16_384  # that are kept as Python values at a time
+GROUP_ROWS = 65_536  # rows of a parquet row group, which a reader holds in memory
+GROUP_BYTES = 64 * 2**20  # most bytes of a row group
+_CHUNK_ROWS = 16_384  # most rows that are Python values at a time
 
 Piece = tuple[pa.Table, pa.StructArray]
-"""Good rows in order: the written columns, and what each row has as extra_info."""
+"""Good rows in order: the columns to write, and each row's own extra_info."""
 
 
 class _Row(NamedTuple):
-    """A row that was read by itself."""
+    """A row that was converted by itself."""
 
     raw: RawRow
     columns: dict[str, Any]
@@ -41,8 +41,8 @@ class _Row(NamedTuple):
 
 @dataclass
 class Converter:
-    """Turns files into prepared rows. What is refused goes to `log`; `read` is called with bytes read and rows
-    written."""
+    """Turns files into prepared rows. Refused rows go to `log`; `read` is called with the bytes read since the last
+    call and the rows written so far."""
 
     files: Files
     kind: Kind
@@ -51,7 +51,7 @@ class Converter:
     extra: Any = None
     """Arrow type of extra_info. Rows that need a wider one raise `parquet_layout.Wider`."""
     templated: bool = False
-    """Whether the files have `template_fields`. A row that needs it where they have not raises `Wider`, too."""
+    """Whether the files have the column `template_fields`; without it, a row that needs it raises `Wider`."""
     rows: int = 0
     """Rows written so far, of all splits."""
 
@@ -62,19 +62,19 @@ class Converter:
         """Write the files' good rows and return their number. Raises `OSError` on a write error."""
         count = 0
         with ExitStack() as stack:
-            out: _Groups | None = None
+            writer: _RowGroupWriter | None = None
             for name in names:
-                for columns_, extras in self._pieces(name):
-                    table = parquet_layout.numbered(columns_, extras, split, count)
+                for columns, extras in self._pieces(name):
+                    table = parquet_layout.numbered(columns, extras, split, count)
                     count += table.num_rows
                     self.rows += table.num_rows
                     self.log.passed(table.num_rows)
-                    out = out or stack.enter_context(_Groups(path, table.schema))
-                    out.add(table)
+                    writer = writer or stack.enter_context(_RowGroupWriter(path, table.schema))
+                    writer.add(table)
         return count
 
     def _pieces(self, name: str) -> Iterator[Piece]:
-        """In columns where a chunk allows it, otherwise row by row."""
+        """Convert a file chunk by chunk: in columns where a chunk allows it, otherwise row by row."""
         for chunk in read_chunks(name, lambda count: self.read(count, self.rows)):
             if isinstance(chunk, RefusedRow):
                 self.log.keep(chunk)
@@ -85,13 +85,13 @@ class Converter:
                 yield table, pa.nulls(table.num_rows, self.extra)
                 continue
             good = (row for row in map(self._row, chunk.rows()) if row)
-            while rows := list(islice(good, _TABLE_ROWS)):
-                fitting = self._fitting(rows)
+            while rows := list(islice(good, _CHUNK_ROWS)):
+                fitting = self._keep_fitting(rows)
                 extras = pa.array([row.extra for row in fitting], self.extra)
                 yield parquet_layout.table([row.columns for row in fitting], self.kind, self.templated), extras
 
     def _row(self, raw: RawRow | RefusedRow) -> _Row | None:
-        """What is to be written of a row; None where it is refused."""
+        """Convert one row; None where it is refused, which is logged."""
         row = raw if isinstance(raw, RefusedRow) else self.files.row(raw, self.kind)
         if isinstance(raw, RawRow) and isinstance(row, Row):
             try:
@@ -103,7 +103,7 @@ class Converter:
         return None
 
     def _typed_truth(self, row: Row) -> dict[str, Any]:
-        """The ground truth where it, or that of a row before, is no text."""
+        """The ground truth as extra value, where it, or that of an earlier row, is not text."""
         truth = row.ground_truth if row.typed_truth is None and self.typed else row.typed_truth
         return {} if truth is None or "reward_model" not in parquet_layout.COLUMNS[self.kind] else {TRUTH: truth}
 
@@ -111,8 +111,8 @@ class Converter:
     def typed(self) -> bool:
         return self.extra.get_field_index(TRUTH) >= 0
 
-    def _fitting(self, rows: list[_Row]) -> list[_Row]:
-        """The rows whose extra_info fits the column's type. Raises `Wider` where they need a wider one."""
+    def _keep_fitting(self, rows: list[_Row]) -> list[_Row]:
+        """The rows whose extra_info a column can take; others are refused. Raises `Wider` where its type must grow."""
         extras = [row.extra for row in rows]
         templated = self.templated or any(row.columns[TEMPLATE_FIELDS] for row in rows)
         if not any(extras) and templated == self.templated:
@@ -120,7 +120,7 @@ class Converter:
         fitting = rows
         try:
             wider = parquet_layout.widened(self.extra, extras)
-        except UnfitRow:  # some row's: each is tried alone
+        except UnfitRow:  # caused by some rows: each is tried alone
             wider, fitting = self.extra, []
             for row in rows:
                 try:
@@ -133,11 +133,11 @@ class Converter:
         return fitting
 
 
-class _Groups:
-    """A parquet file in row groups of GROUP_ROWS rows, or fewer that are long; the last has what is left."""
+class _RowGroupWriter:
+    """Writes parquet in row groups of GROUP_ROWS rows, or of about GROUP_BYTES; the last has the remainder."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        few = ["data_source", "ability"]  # values; a dictionary of texts that differ is work for nothing
+        few = ["data_source", "ability"]  # columns with few distinct values; for others a dictionary saves nothing
         self.writer = pq.ParquetWriter(path, schema, compression="snappy", use_dictionary=few, write_statistics=False)
         self.waiting: list[pa.Table] = []
         self.rows = self.bytes = 0
@@ -147,10 +147,10 @@ class _Groups:
         self.rows += table.num_rows
         self.bytes += table.nbytes
         while self.rows >= GROUP_ROWS or self.bytes >= GROUP_BYTES:
-            whole, rows = pa.concat_tables(self.waiting), min(self.rows, GROUP_ROWS)
-            self.writer.write_table(whole.slice(0, rows), row_group_size=rows)
-            rest = whole.slice(rows)
-            self.waiting, self.rows, self.bytes = [rest], rest.num_rows, rest.nbytes
+            combined, rows = pa.concat_tables(self.waiting), min(self.rows, GROUP_ROWS)
+            self.writer.write_table(combined.slice(0, rows), row_group_size=rows)
+            remainder = combined.slice(rows)
+            self.waiting, self.rows, self.bytes = [remainder], remainder.num_rows, remainder.nbytes
 
     def __enter__(self) -> Self:
         return self

@@ -1,12 +1,12 @@
-"""Questions about mails, made from a seed with the mailbox that answers them; and the mails of files, or of a hub.
+"""Questions about generated mails, with the mailbox that answers them; mailboxes from files or hub datasets.
 
 One mail, and one of the questions that it answers (`data=email_search`):
     from: anna  date: 2026-03-05  subject: budget  "budget is on friday in rome at 9"
     prompt "which day is the budget meeting with anna"  ground_truth "friday"
     extra_info {"message_ids": ["m17"], "mailbox": "generated:360:7"}
-A third of the mails are notes about the same subject by the same person, which answer nothing. A demonstration is the
-conversation in which the mail is found, read, and the question answered; with `noise` each of its turns may be a
-mistake: too few keywords, another mail, or "I don't know".
+A third of the mails are notes on the same subject by the same person, which answer no question. A demonstration is a
+conversation that finds the mail, reads it, and answers the question; with `noise` each of its turns may be a mistake:
+too few keywords, another mail, or "I don't know".
 """
 
 from __future__ import annotations
@@ -51,42 +51,42 @@ VALUES = {
     "city": words("rome paris oslo lima cairo delhi tokyo quito"),
     "hour": words("8 9 10 11 12 13 14 15 16 17 18"),
 }
-"""What a question asks for, and what its answer may be."""
-NOTES = 3  # one of so many mails
+"""Kinds of facts that a question asks for, with their possible answers."""
+NOTES = 3  # one mail of this many is a note without facts
 
 
 def named(words: tuple[str, ...], more: tuple[str, ...], number: int) -> tuple[str, str]:
-    """The word of a number, and what tells it from those of the same word before it: nothing, `berg`, ..., `berg 2`."""
+    """A unique name for `number`: a word, and a suffix from its second use on: nothing, `berg`, ..., `berg 2`."""
     round_, place = divmod(number, len(words))
     again, kind = divmod(round_ - 1, len(more))
     return words[place], f"{more[kind]} {again + 1 if again else ''}".strip() if round_ else ""
 
 
 def generated(n_mails: int, seed: int) -> list[tuple[Mail, Mapping[str, str]]]:
-    """Mails in a random order, each with what it holds of each of `VALUES`; notes say nothing."""
+    """Mails ordered by id, each with its fact of every kind in `VALUES`; notes have none."""
     draw = random.Random(f"mails {seed}")
     notes = n_mails // NOTES
-    side = max(len(PEOPLE), math.isqrt(n_mails - notes - 1) + 1)  # names enough for all pairs
-    pairs = draw.sample(range(side * side), n_mails - notes)
+    n_names = max(len(PEOPLE), math.isqrt(n_mails - notes - 1) + 1)  # enough names for a distinct pair per mail
+    pairs = draw.sample(range(n_names * n_names), n_mails - notes)
     numbers = draw.sample(range(n_mails), n_mails)
-    found = []
-    for place, pair in enumerate([*pairs, *draw.sample(pairs, notes)]):
-        person = " ".join(named(PEOPLE, FAMILIES, pair % side)).strip()
-        topic = " ".join(named(TOPICS, KINDS, pair // side)[::-1]).strip()
-        holds = {what: draw.choice(values) for what, values in VALUES.items()} if place < len(pairs) else {}
+    mails = []
+    for index, pair in enumerate([*pairs, *draw.sample(pairs, notes)]):
+        person = " ".join(named(PEOPLE, FAMILIES, pair % n_names)).strip()
+        topic = " ".join(named(TOPICS, KINDS, pair // n_names)[::-1]).strip()
+        facts = {kind: draw.choice(values) for kind, values in VALUES.items()} if index < len(pairs) else {}
         body = (
-            f"{topic} is on {holds['day']} in {holds['city']} at {holds['hour']}"
-            if holds
+            f"{topic} is on {facts['day']} in {facts['city']} at {facts['hour']}"
+            if facts
             else f"thanks for the {topic} note"
         )
         date = f"2026-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}"
-        subject = topic if holds else f"re {topic}"
-        found.append((Mail(f"m{numbers[place]}", person, "", date, subject, body), holds))
-    return sorted(found, key=lambda each: int(each[0].message_id[1:]))
+        subject = topic if facts else f"re {topic}"
+        mails.append((Mail(f"m{numbers[index]}", person, "", date, subject, body), facts))
+    return sorted(mails, key=lambda entry: int(entry[0].message_id[1:]))
 
 
 def mails_in(files: Iterable[str]) -> Iterator[Mail]:
-    """Of files of rows, such as parquet and JSON lines. Raises `Problems` for a row that holds no mail."""
+    """The mails in row files, such as parquet or JSON lines. Raises `Problems` for a row that is no mail."""
     for file in files:
         for row in read_rows(file):
             try:
@@ -114,8 +114,8 @@ def mailbox_of(source: str) -> Path:
         if not files or not all(file.is_file() for file in files):
             fix = "use a .sqlite file, a file of mails, or the id of a dataset of mails"
             raise Problems(Problem("environment.mailbox", f"{source} is no file and no dataset", fix, "not-found"))
-        stamps = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-        key, mails = hashlib.sha256(json.dumps(stamps).encode()).hexdigest(), mails_in(map(str, files))
+        file_stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        key, mails = hashlib.sha256(json.dumps(file_stats).encode()).hexdigest(), mails_in(map(str, files))
     path = store() / "mailboxes" / f"{key[:16]}.sqlite"
     return path if path.is_file() else write_mailbox(path, mails)
 
@@ -153,33 +153,33 @@ class EmailQuestions(Dataset):
         return f"{GENERATED}:{self.n_mails}:{self.data_seed}"
 
     def problems(self) -> list[Problem]:
-        most = len(VALUES) * (self.n_mails - self.n_mails // NOTES)
-        if self.n_prompts + self.n_val <= most:
+        maximum = len(VALUES) * (self.n_mails - self.n_mails // NOTES)
+        if self.n_prompts + self.n_val <= maximum:
             return []
-        asked = f"{self.n_prompts} training and {self.n_val} held-out questions are more than the {most} of the mails"
-        return [Problem("data.n_mails", asked, "use more mails, or fewer questions")]
+        got = f"{self.n_prompts} training and {self.n_val} held-out questions are more than the {maximum} of the mails"
+        return [Problem("data.n_mails", got, "use more mails, or fewer questions")]
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         if found := self.problems():
             raise Problems(found)
-        asked = self._questions[: self.n_prompts] if split == "train" else self._questions[self.n_prompts :]
+        questions = self._questions[: self.n_prompts] if split == "train" else self._questions[self.n_prompts :]
         if kind != "answers":
-            yield from (self._row(split, number, *each) for number, each in enumerate(asked, start=1))
+            yield from (self._row(split, number, *question) for number, question in enumerate(questions, start=1))
             return
         rounds, noise = (self.repeats, self.noise) if split == "train" else (1, 0.0)
         with closing(Mailbox(mailbox_of(self.mailbox))) as mailbox:
-            for number, each in enumerate([*asked] * rounds, start=1):
+            for number, question in enumerate([*questions] * rounds, start=1):
                 draw = random.Random(f"noise {self.data_seed} {number}")
-                yield self._row(split, number, *each, turns=self._demonstration(mailbox, *each, draw, noise))
+                yield self._row(split, number, *question, turns=self._demonstration(mailbox, *question, draw, noise))
 
     @cached_property
     def _mails(self) -> dict[str, tuple[Mail, Mapping[str, str]]]:
-        return {mail.message_id: (mail, holds) for mail, holds in generated(self.n_mails, self.data_seed)}
+        return {mail.message_id: (mail, facts) for mail, facts in generated(self.n_mails, self.data_seed)}
 
     @cached_property
     def _questions(self) -> list[tuple[Mail, str]]:
-        every = [(mail, what) for mail, holds in self._mails.values() for what in holds]
-        return random.Random(f"questions {self.data_seed}").sample(every, self.n_prompts + self.n_val)
+        questions = [(mail, what) for mail, facts in self._mails.values() for what in facts]
+        return random.Random(f"questions {self.data_seed}").sample(questions, self.n_prompts + self.n_val)
 
     def _row(self, split: Split, number: int, mail: Mail, what: str, turns: tuple[Message, ...] = ()) -> Row:
         question = f"which {what} is the {mail.subject} meeting with {mail.sender}"
@@ -196,23 +196,23 @@ class EmailQuestions(Dataset):
         keywords = mail.subject if draw.random() < noise else f"{mail.subject} {mail.sender}"
         results = mailbox.search(keywords)
         others = [each.message_id for each in results if each.message_id != mail.message_id]
-        right = len(others) < len(results) and not (others and draw.random() < noise)
-        read, holds = self._mails[mail.message_id if right else draw.choice(others)]
-        silent = what not in holds or draw.random() < noise
-        answer = {"answer": NO_IDEA if silent else holds[what], "sources": [] if silent else [read.message_id]}
+        reads_right = len(others) < len(results) and not (others and draw.random() < noise)
+        opened, facts = self._mails[mail.message_id if reads_right else draw.choice(others)]
+        gives_up = what not in facts or draw.random() < noise
+        answer = {"answer": NO_IDEA if gives_up else facts[what], "sources": [] if gives_up else [opened.message_id]}
         return (
             _call("search_inbox", keywords=keywords), _result("\n".join(each.line for each in results)),
-            _call("read_email", message_id=read.message_id), _result(read.text),
+            _call("read_email", message_id=opened.message_id), _result(opened.text),
             _call("return_final_answer", **answer),
         )  # fmt: skip
 
     def fingerprint(self) -> str:
-        """Over the rows themselves, so that a change of how they are drawn cannot hide."""
-        whole = hashlib.sha256()
+        """SHA-256 over the rows themselves, so that a change of how they are drawn changes it."""
+        digest = hashlib.sha256()
         for rows in (self.read("train", "prompts"), self.read("train", "answers"), self.read("val", "answers")):
             for row in rows:
-                whole.update(repr(row).encode())
-        return whole.hexdigest()
+                digest.update(repr(row).encode())
+        return digest.hexdigest()
 
 
 def _call(tool: str, **arguments: Any) -> Message:

@@ -1,5 +1,5 @@
-"""A dataset in files: JSON lines, a JSON array, CSV (each also gzip) or parquet, as `reader` reads them and `formats`
-understands their rows."""
+"""A dataset in files: JSON lines, a JSON array, CSV (each also gzip) or parquet. `reader` reads the files, `formats`
+interprets the rows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import ENDINGS, NO_SOURCE, SPLITS, Dataset, RefusedRow, Row, Split
 
 OF_AUTO = ReadOnlyWith("format", "auto", fix="data.format=auto")
-_ASKED = re.compile(r"prompt|question|query|instruction|input|problem|ask|user|request|source", re.IGNORECASE)
-_ANSWERED = re.compile(
+_PROMPT_NAMES = re.compile(r"prompt|question|query|instruction|input|problem|ask|user|request|source", re.IGNORECASE)
+_ANSWER_NAMES = re.compile(
     r"response|answer|completion|output|reply|solution|assistant|target|label|correct|gold", re.IGNORECASE
 )
-_NUMBERS = re.compile(r"^(?:id|uid|uuid|idx|index|nr|no|number)$|_id$", re.IGNORECASE)
-"""What fields of prompts, of answers and of rows' numbers are often called."""
+_ID_NAMES = re.compile(r"^(?:id|uid|uuid|idx|index|nr|no|number)$|_id$", re.IGNORECASE)
+"""Common names of fields that hold prompts, answers and row ids."""
 
 
 @settings
@@ -84,18 +84,18 @@ class Files(Dataset):
     def problems(self) -> list[Problem]:
         found = []
         if not self.train_files:
-            found.append(Problem("data.train_files", "none is given", _some_file()))
+            found.append(Problem("data.train_files", "none is given", _suggest_train_file()))
         for name in ("prompt_key", "response_key"):
             if self.format != "auto" and (key := getattr(self, name)):
                 got = f"{key} was given, and rows of the format {self.format} have keys of their own"
                 found.append(Problem(f"data.{name}", got, f"use data.format=auto, or leave out data.{name}"))
         for split in SPLITS:
             for pattern in self.patterns(split):
-                names, place = expand(pattern), f"data.{split}_files"
-                before = f"{place}=" if len(self.patterns(split)) == 1 else ""  # of several it would replace all
-                if not names:
-                    found.append(Problem(place, f"{pattern} matches no file", _near(pattern, before), "not-found"))
-                found += [problem for name in names if (problem := _file_problem(name, place, before))]
+                files, param = expand(pattern), f"data.{split}_files"
+                before = f"{param}=" if len(self.patterns(split)) == 1 else ""  # the argument replaces all patterns
+                if not files:
+                    found.append(Problem(param, f"{pattern} matches no file", _file_hint(pattern, before), "not-found"))
+                found += [problem for name in files if (problem := _file_problem(name, param, before))]
         return found
 
     def fingerprint(self) -> str:
@@ -103,19 +103,19 @@ class Files(Dataset):
 
         Raises `Problems` when a file cannot be read.
         """
-        chosen: tuple[Any, ...] = (self.prompt_key, self.response_key, self.format, self.instruction, self.data_source)
-        chosen += (self.val_share,) if self.val_share else ()
-        whole = hashlib.sha256(repr(chosen).encode())
+        choices: tuple[Any, ...] = (self.prompt_key, self.response_key, self.format, self.instruction, self.data_source)
+        choices += (self.val_share,) if self.val_share else ()
+        digest = hashlib.sha256(repr(choices).encode())
         for split in SPLITS:
-            whole.update(f"{split}_files".encode())
+            digest.update(f"{split}_files".encode())
             for name in self.expanded(split):
                 try:
                     with open_file(name) as file:
-                        whole.update(hashlib.file_digest(file, "sha256").digest())
+                        digest.update(hashlib.file_digest(file, "sha256").digest())
                 except (OSError, ValueError) as error:  # ValueError: a NUL in the name
                     problem = Problem(f"data.{split}_files", f"{name} cannot be read: {error}", code="bad-file")
                     raise Problems(problem) from error
-        return whole.hexdigest()
+        return digest.hexdigest()
 
     def patterns(self, split: Split) -> tuple[str, ...]:
         return self.train_files if split == "train" else self.val_files
@@ -125,26 +125,26 @@ class Files(Dataset):
         return [name for pattern in self.patterns(split) for name in expand(pattern)]
 
     def prompt_and_answer_keys(self, split: Split) -> tuple[str, ...]:
-        """What `prompt_key` and `response_key` may be, as the first row shows; none where it has no two texts."""
+        """Proposals for `prompt_key` and `response_key` from the first row; empty where it has fewer than two texts."""
         if self.format != "auto" or self.prompt_key or self.response_key:
             return ()
         rows = (row for name in self.expanded(split) for row in read_rows(name))
         first = next((row for row in rows if isinstance(row, RawRow)), None)
-        keys = _word_keys(first.values) if first else []
+        keys = _text_keys(first.values) if first else []
         if len(keys) < 2:
             return ()
-        asked = next(filter(_ASKED.search, keys), keys[0])
-        others = [key for key in keys if key != asked]
-        return asked, next(filter(_ANSWERED.search, others), others[0])
+        prompt = next(filter(_PROMPT_NAMES.search, keys), keys[0])
+        others = [key for key in keys if key != prompt]
+        return prompt, next(filter(_ANSWER_NAMES.search, others), others[0])
 
     def row(self, found: RawRow, kind: Kind) -> Row | RefusedRow:
-        """What a row of a file comes to."""
+        """Interpret a row of a file in the dataset's format."""
         try:
             values: dict[str, Any] = found.values
-            if found.line is None:  # parquet gives each turn and each tool the fields of all others
-                values = {key: without_nulls(it) if isinstance(it, list) else it for key, it in values.items()}
-            read = ReadKeys(values)
-            row_values = to_standard_row(self.format, read, self.instruction, self.data_source, self.prompt_key)
+            if found.line is None:  # parquet: every turn and tool has the fields of all, null where unset
+                values = {key: without_nulls(item) if isinstance(item, list) else item for key, item in values.items()}
+            keys = ReadKeys(values)
+            row_values = to_standard_row(self.format, keys, self.instruction, self.data_source, self.prompt_key)
         except UnfitRow as unscorable:
             return found.refused(str(unscorable))
         row = to_row(found.where, row_values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
@@ -152,16 +152,16 @@ class Files(Dataset):
             return found.refused(row)
         if row.data_source == NO_SOURCE:
             row = replace(row, data_source=source_of(row.where.rpartition(":")[0]))
-        if row_values is read:
+        if row_values is keys:
             return row
-        left = (key for key in row.unread if key.startswith(OF_TURNS) or (key in read and key not in read.read))
-        return replace(row, unread=(*left, *(key for key in read.unread() if key not in row_values)))
+        unread = (key for key in row.unread if key.startswith(OF_TURNS) or (key in keys and key not in keys.read))
+        return replace(row, unread=(*unread, *(key for key in keys.unread() if key not in row_values)))
 
 
-def _word_keys(values: dict[str, Any]) -> list[str]:
-    """The keys of texts that are no numbers of rows, as far as they can be typed."""
+def _text_keys(values: dict[str, Any]) -> list[str]:
+    """The keys of non-empty texts, but for row ids and keys that are awkward to type in a shell."""
     texts = [key for key, value in values.items() if isinstance(value, str) and value.strip()]
-    return [key for key in texts if key.isprintable() and not {*key} & {*"\"'\\$"} and not _NUMBERS.search(key)]
+    return [key for key in texts if key.isprintable() and not {*key} & {*"\"'\\$"} and not _ID_NAMES.search(key)]
 
 
 _PART_AND_ENDINGS = re.compile(
@@ -171,8 +171,8 @@ _PART_AND_ENDINGS = re.compile(
 
 @cache
 def source_of(file: str) -> str:
-    """What the rows of a file come from, where they do not say: the file's name without its endings and the number of
-    its part, or the dataset of a hub that it belongs to."""
+    """The default `data_source` of a file's rows: the file's name without its endings and its part number, or the hub
+    dataset that it belongs to."""
     if (path := Path(file)).is_relative_to(raw := store() / "raw"):  # raw/HUB/OWNER/NAME/COMMIT/...
         return "/".join(path.relative_to(raw).parts[1:3])
     name = _PART_AND_ENDINGS.sub("", path.name)
@@ -188,13 +188,13 @@ def expand(pattern: str) -> list[str]:
 
 
 def _file_problem(name: str, setting: str, before: str) -> Problem | None:
-    """Why the file, given by `setting`, cannot be read, as far as its name and place show. `before` stands before the
-    name of another one."""
+    """Why the file that `setting` names cannot be read, from its path and first bytes. `before` precedes file names in
+    the advice."""
     if re.match(r"\w{2,}://", name):
         fix = f"download it and use {before or 'its name: '}{os.path.basename(name) or 'FILE'}"
         return Problem(setting, f"{name} is an address", fix, "not-found")
     if not os.path.exists(name):
-        return Problem(setting, f"{name} is not there", _near(name, before), "not-found")
+        return Problem(setting, f"{name} is not there", _file_hint(name, before), "not-found")
     if os.path.isdir(name):
         fix = f"use {shlex.quote(before + os.path.join(name, '*.jsonl'))}"
         return Problem(setting, f"{name} is a folder", fix, "bad-file")
@@ -207,34 +207,34 @@ def _file_problem(name: str, setting: str, before: str) -> Problem | None:
         return Problem(setting, reason, code="bad-file")
     try:
         other = other_content(name)
-    except OSError:  # whoever reads it will say so
+    except OSError:  # reading it reports the error
         other = None
     return Problem(setting, f"{name} is {other[0]}", other[1], "bad-file") if other else None
 
 
 def _row_files(folder: str) -> list[str]:
-    """Names of files of rows in a folder, a limited number. Raises `OSError`."""
+    """Names of row files among the first 2,000 entries of a folder. Raises `OSError`."""
     with os.scandir(folder or ".") as entries:
         return [entry.name for entry in islice(entries, 2_000) if entry.name.lower().endswith(ENDINGS)]
 
 
-def _some_file() -> str:
-    """What may be given where no file is."""
+def _suggest_train_file() -> str:
+    """Advice for a missing `train_files`: a file of the current folder, if there is one."""
     try:
-        known = sorted(name for name in _row_files(".") if re.fullmatch(r"[\w.-]+", name))
+        names = sorted(name for name in _row_files(".") if re.fullmatch(r"[\w.-]+", name))
     except OSError:
-        known = []
-    named = min(known, key=lambda name: "train" not in name, default="")
-    return f"use data.train_files={named}" if named else f"use data.train_files=PATH, of a {FORMS} file"
+        names = []
+    example = min(names, key=lambda name: "train" not in name, default="")
+    return f"use data.train_files={example}" if example else f"use data.train_files=PATH, of a {FORMS} file"
 
 
-def _near(name: str, before: str) -> str:
-    """Names in the folder where `name` was expected: the most similar first, and a limited number."""
+def _file_hint(name: str, before: str) -> str:
+    """Advice with up to 8 files of the folder where `name` was expected, the most similar first."""
     folder, word = os.path.split(os.path.expanduser(name))
     try:
-        known = _row_files(folder)
+        names = _row_files(folder)
     except (OSError, ValueError):
         return f"neither is the folder {folder}"
-    some = get_close_matches(word, known, n=8, cutoff=0.0)
+    close = get_close_matches(word, names, n=8, cutoff=0.0)
     before += os.path.join(os.path.dirname(name), "")
-    return suggest(word, some, listed="its folder has", before=before) if some else f"its folder has no {FORMS} file"
+    return suggest(word, close, listed="its folder has", before=before) if close else f"its folder has no {FORMS} file"

@@ -47,11 +47,11 @@ class Hub(Files):
         return [] if is_id(self.repo) else [Problem("data.repo", f"got {short_repr(self.repo)}", fix)]
 
     def local(self, kind: Kind) -> Dataset | None:
-        known = self._prepared_before(kind)
-        return prepare.read_from(self, known) if known else None
+        folder = self._prepared_before(kind)
+        return prepare.read_from(self, folder) if folder else None
 
     def raw(self, watch: OnDataProgress) -> Dataset:
-        return self._fetched(watch)[0]
+        return self._fetch(watch)[0]
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         raise self._not_prepared()
@@ -70,38 +70,38 @@ class Hub(Files):
         return prepare.read_from(self, self.prepare(kind, watch))
 
     def prepare(self, kind: Kind, watch: OnDataProgress, into: Path | None = None) -> Path:
-        """The folder with the prepared rows; where no hub can be reached, one prepared before with the same settings.
+        """The folder with the prepared rows; without a reachable hub, one prepared earlier with the same settings.
         Raises `Problems`."""
         try:
-            local, hashes, listed = self._fetched(watch)
+            local, hashes, listing = self._fetch(watch)
         except Problems:
-            if into is None and (known := self._prepared_before(kind)):
-                return known
+            if into is None and (folder := self._prepared_before(kind)):
+                return folder
             raise
-        origin = {**self._request(), "hub": listed.source, "commit": listed.commit}
+        origin = {**self._request(), "hub": listing.source, "commit": listing.commit}
         name = self.repo.replace("/", "--")
         return prepare.prepare(local, kind, name, watch, into=into, hashes=hashes, origin=origin)
 
-    def _fetched(self, watch: OnDataProgress) -> tuple[Files, dict[str, str], Listing]:
+    def _fetch(self, watch: OnDataProgress) -> tuple[Files, dict[str, str], Listing]:
         """The dataset's files on this machine, their sha256 if known, and the hub's listing."""
-        if found := self.problems():
-            raise Problems(found)
+        if problems := self.problems():
+            raise Problems(problems)
         sources = self.sources if self.source == "auto" else (self.source,)
-        listed = list_files("dataset", self.repo, sources=sources, revision=self.revision)
-        chosen = {split: self._chosen(listed, split) for split in ("train", "val")}
+        listing = list_files("dataset", self.repo, sources=sources, revision=self.revision)
+        chosen = {split: self._choose_files(listing, split) for split in ("train", "val")}
         if not chosen["train"]:
-            raise Problems(self._none(listed))
-        raw = store() / "raw" / listed.source / listed.repo / listed.commit[:40]
-        wanted = list({file.path: file for files in chosen.values() for file in files}.values())
+            raise Problems(self._no_files(listing))
+        raw = store() / "raw" / listing.source / listing.repo / listing.commit[:40]
+        to_fetch = list({file.path: file for files in chosen.values() for file in files}.values())
         started = time.monotonic()
 
-        def fetching(at: Fetched) -> None:
+        def report(at: Fetched) -> None:
             watch(DataProgress(f"fetching {self.repo}", at.done_bytes, at.total_bytes, 0, time.monotonic() - started))
 
-        fetch(listed, wanted, raw, fetching)
-        here = {f"{split}_files": tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}
-        hashes = {str(raw / file.path): file.sha256 for file in wanted if file.sha256}
-        return Files(**prepare.settings_of_files(self) | here), hashes, listed
+        fetch(listing, to_fetch, raw, report)
+        paths = {f"{split}_files": tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}
+        hashes = {str(raw / file.path): file.sha256 for file in to_fetch if file.sha256}
+        return Files(**prepare.settings_of_files(self) | paths), hashes, listing
 
     def _request(self) -> dict[str, str]:
         """The requested dataset, as text."""
@@ -114,37 +114,37 @@ class Hub(Files):
         }
 
     def _prepared_before(self, kind: Kind) -> Path | None:
-        asked = self._request()
-        for folder, known in prepare.every():
-            good = known.kind == kind and not (known.refused and self.on_bad_row == "error")
-            if good and dict(known.settings) == prepare.converted(self) and asked.items() <= known.origin.items():
+        request = self._request()
+        for folder, data in prepare.every():
+            usable = data.kind == kind and not (data.refused and self.on_bad_row == "error")
+            if usable and dict(data.settings) == prepare.converted(self) and request.items() <= data.origin.items():
                 return folder
         return None
 
-    def _chosen(self, listed: Listing, split: str) -> list[RemoteFile]:
+    def _choose_files(self, listed: Listing, split: str) -> list[RemoteFile]:
         """The split's files: those matching the patterns, or by default those named after the split."""
         rows = _row_files(listed)
         patterns = self.train_files if split == "train" else self.val_files
         if patterns:
             return [file for pattern in patterns for file in rows if fnmatchcase(file.path, pattern)]
-        if self.train_files:  # who names the training files has none to validate
+        if self.train_files:  # naming only training files means no validation files
             return []
-        called = ("train",) if split == "train" else ("validation", "val", "valid", "dev", "test")
+        split_names = ("train",) if split == "train" else ("validation", "val", "valid", "dev", "test")
         by_split: dict[str, dict[str, list[RemoteFile]]] = {}
         for file in rows:
-            if (found := _SHARD.fullmatch(file.path)) and "/" not in file.path.removeprefix("data/"):
-                by_split.setdefault(found["split"], {}).setdefault(found["ending"], []).append(file)
-        by_ending = next((by_split[name] for name in called if name in by_split), {})
-        # the same rows may be there in several forms
+            if (shard := _SHARD.fullmatch(file.path)) and "/" not in file.path.removeprefix("data/"):
+                by_split.setdefault(shard["split"], {}).setdefault(shard["ending"], []).append(file)
+        by_ending = next((by_split[name] for name in split_names if name in by_split), {})
+        # the repository may have the same rows in several formats
         return next((by_ending[ending] for ending in (".parquet", *ENDINGS) if ending in by_ending), [])
 
-    def _none(self, listed: Listing) -> Problem:
-        rows = [file.path for file in _row_files(listed)]
-        if not rows:
+    def _no_files(self, listed: Listing) -> Problem:
+        row_files = [file.path for file in _row_files(listed)]
+        if not row_files:
             return Problem("data.repo", f"{self.repo} has no {FORMS} file", "use another dataset", "not-found")
-        wanted = ", ".join(self.train_files) or "data/train-*.parquet"
-        files = suggest(wanted, rows[:20], listed="it has")
-        return Problem("data.train_files", f"{self.repo} has no {wanted}", files, "not-found")
+        pattern = ", ".join(self.train_files) or "data/train-*.parquet"
+        advice = suggest(pattern, row_files[:20], listed="it has")
+        return Problem("data.train_files", f"{self.repo} has no {pattern}", advice, "not-found")
 
 
 def _row_files(listed: Listing) -> list[RemoteFile]:

@@ -1,7 +1,7 @@
-"""Which keys of rows and turns nothing reads, and what is known of them (conf/row_keys.yaml).
+"""Keys of rows and turns that nothing reads, and what is known of such keys (conf/row_keys.yaml).
 
-A form of rows says which keys it reads by reading them: `ReadKeys` notes it. What remains is named by a plan and by
-`rlrun data check`, or refuses the row where it is known that without it prompt and answer say something else.
+`ReadKeys` records which keys a row format reads. The others are listed by a plan and by `rlrun data check`; a row is
+refused for a key that is known to change the meaning of its prompt or answer.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from launcher.data.rows import UnfitRow, json_value
 from launcher.spec.data import Row
 
 OF_TURNS = "turns[]."
-"""Stands before the keys of turns, where those of their row are listed."""
-_LISTED = 8  # keys that have no line of their own
-_HUMPS, _SEPARATORS = re.compile(r"(?<=[a-z])(?=[A-Z])"), re.compile(r"[\s-]+")
+"""Prefix of the keys of turns in lists of a row's keys."""
+_LISTED = 8  # keys without advice that one line names
+_CAMEL_CASE, _SEPARATORS = re.compile(r"(?<=[a-z])(?=[A-Z])"), re.compile(r"[\s-]+")
 _YES, _NO = ("true", "1", "1.0", "yes", "on"), ("false", "0", "0.0", "no", "off")
 _EMPTY = ("", "[]", "{}", "null", "none", "nan", "n/a")
 _HOLD_LISTS = ("tools", "chat_template_kwargs", "history")
-_HOLD_NO_NUMBER = (
+_HOLD_NO_NUMBERS = (
     *(*_HOLD_LISTS, "system", "system_prompt", "input", "context"),
     *("reward_model", "extra_info", "ability", "data_source"),
 )
-"""Keys that are read where they hold texts, lists or objects: a number or a flag of that name is data."""
+"""Keys that are read only if they hold a text, a list or an object; a number or a flag in them is plain data."""
 
 
 class KeyUse(NamedTuple):
-    """What is known of a key, and what to use in its place."""
+    """The kind of a key in conf/row_keys.yaml, and the advice on what to use instead."""
 
     kind: str = ""
     use: str = ""
 
 
 class ReadKeys(dict[str, Any]):
-    """The values of a row, which notes the keys that were read."""
+    """The values of a row; `read` collects the keys that were looked up."""
 
     def __init__(self, values: Any) -> None:
         super().__init__(values)
@@ -50,7 +50,7 @@ class ReadKeys(dict[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
-        listed = key in _HOLD_LISTS or (key in _HOLD_NO_NUMBER and not isinstance(value, (str, dict)))
+        listed = key in _HOLD_LISTS or (key in _HOLD_NO_NUMBERS and not isinstance(value, (str, dict)))
         if listed and (is_number(value) or not is_given(value)):
             return default
         if value is not None:
@@ -62,29 +62,29 @@ class ReadKeys(dict[str, Any]):
         return super().__getitem__(key)
 
     def unread(self) -> list[str]:
-        """Keys with something in them that nothing has read."""
-        rule = super().get("reward_model") if "reward_model" in self.read else None
-        of_rule = rule.keys() - {"ground_truth", "style"} if isinstance(rule, dict) else ()
+        """Keys with a non-empty value that nothing has read."""
+        reward_model = super().get("reward_model") if "reward_model" in self.read else None
+        rule_keys = reward_model.keys() - {"ground_truth", "style"} if isinstance(reward_model, dict) else ()
         given = [key for key, value in self.items() if key not in self.read and is_given(value)]
-        return given + [f"reward_model.{key}" for key in sorted(of_rule)]
+        return given + [f"reward_model.{key}" for key in sorted(rule_keys)]
 
     def unread_of(self, row: Row, *, given: bool, learned: bool) -> tuple[str, ...]:
-        """Those that are left of the row and of its turns. Raises `UnfitRow` for one without which the row says
-        something else: where it is `learned` what says that not all is to be, where its answer is `given` what says
-        that it is a bad one."""
-        left = [key for key in self.unread() if not self._is_settled(key, given, learned)]
-        extras = [row.response_extra, row.rejected_extra]
-        extras += [] if isinstance(row.prompt, str) else [turn.extra for turn in row.prompt]
-        of_turns = (key for extra in extras for key in extra if meaning_of(key, "turn").kind != "read")
-        return (*left, *dict.fromkeys(OF_TURNS + key for key in of_turns))
+        """The unread keys of the row and of its turns. Raises `UnfitRow` for a key that changes what the row means: in
+        a row that is `learned`, one that excludes a part from learning; in one whose answer is `given`, one that rates
+        the answer as bad."""
+        unread = [key for key in self.unread() if not self._is_redundant(key, given, learned)]
+        turn_extras = [row.response_extra, row.rejected_extra]
+        turn_extras += [] if isinstance(row.prompt, str) else [turn.extra for turn in row.prompt]
+        turn_keys = (key for extra in turn_extras for key in extra if meaning_of(key, "turn").kind != "read")
+        return (*unread, *dict.fromkeys(OF_TURNS + key for key in turn_keys))
 
-    def _is_settled(self, key: str, given: bool, learned: bool) -> bool:
-        """Whether the key says what holds anyway. Raises `UnfitRow`."""
+    def _is_redundant(self, key: str, given: bool, learned: bool) -> bool:
+        """Whether the key only confirms the default (a good answer, all learned). Raises `UnfitRow` if it denies it."""
         value, (kind, use) = super().get(key), meaning_of(key)
         if kind not in ("refused", "verdict", "learned", "unlearned"):
             return False
         if kind == "refused":
-            if is_number(value):  # how many, or whether
+            if is_number(value):  # a count or a flag, not the content itself
                 return False
             raise UnfitRow(f"{key} cannot be read yet; {use}")
         off = is_off(value, kind)
@@ -99,21 +99,21 @@ class ReadKeys(dict[str, Any]):
 
 
 def is_given(value: Any) -> bool:
-    """Whether something is in it: a list or an object of nothing is nothing."""
+    """Whether a value is not empty; lists and objects of only empty values are empty."""
     if isinstance(value, (list, dict)):
         return any(map(is_given, value.values() if isinstance(value, dict) else value))
     return value is not None and value == value and not (isinstance(value, str) and value.strip().lower() in _EMPTY)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number or a flag; CSV has them as texts."""
+    """Whether a value is a number or a flag, also as text, as in CSV."""
     text = value.strip().lower() if isinstance(value, str) else ""
     return isinstance(value, (int, float)) or text.isdecimal() or text in (*_YES, *_NO)
 
 
 @cache
 def _meanings(part: str) -> tuple[dict[str, KeyUse], re.Pattern[str]]:
-    """Of rows or of turns, by key; and the names of numbers."""
+    """The uses of keys of rows or of turns, and the pattern of names of plain numbers."""
     table = yaml.load((conf_dir() / "row_keys.yaml").read_bytes(), Loader=LOADER)
     entries = [(kind, {"keys": given} if isinstance(given, str) else given) for kind, given in table[part].items()]
     return {
@@ -126,34 +126,34 @@ def _meanings(part: str) -> tuple[dict[str, KeyUse], re.Pattern[str]]:
 
 @lru_cache(4096)
 def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> KeyUse:
-    known, numbers = _meanings(part)
-    names = [_SEPARATORS.sub("_", name).lower() for name in (key.strip()[:60], _HUMPS.sub("_", key.strip()[:60]))]
-    found = next((known[name] for name in names if name in known), None)
-    return found or KeyUse("plain" if numbers.fullmatch(names[1]) else "")
+    uses, numbers = _meanings(part)
+    names = [_SEPARATORS.sub("_", name).lower() for name in (key.strip()[:60], _CAMEL_CASE.sub("_", key.strip()[:60]))]
+    use = next((uses[name] for name in names if name in uses), None)
+    return use or KeyUse("plain" if numbers.fullmatch(names[1]) else "")
 
 
 def is_off(value: Any, kind: str) -> bool | None:
-    """Whether it says that an answer is a bad one, or not to be learned; None where it says neither yes nor no."""
+    """Whether a flag says that an answer is bad, or not to be learned; None where it is neither yes nor no."""
     no, yes = (_YES, _NO) if kind == "unlearned" else (_NO, _YES)
     if isinstance(value, list) and value:
-        each = [is_off(one, kind) for one in value]
-        return True if True in each else None if None in each else False
+        items = [is_off(item, kind) for item in value]
+        return True if True in items else None if None in items else False
     text = str(value).strip().lower()
     return True if text in no else False if text in yes or not is_given(value) else None
 
 
 def objects_of(path: str, value: Any) -> list[dict[str, Any]]:
-    """Those of a list that have something in them; the list, and each of them, may be written as JSON."""
+    """The non-empty objects of a list; the list, and each object, may be JSON text. Raises `UnfitRow`."""
     if is_number(value) or not is_given(value):
         return []
-    every = json_value(path, value, list, "a list of objects") or ()
-    found = (json_value(f"{path}[{place}]", each, dict, "an object") for place, each in enumerate(every))
-    return [each for each in found if is_given(each)]
+    items = json_value(path, value, list, "a list of objects") or ()
+    objects = (json_value(f"{path}[{index}]", each, dict, "an object") for index, each in enumerate(items))
+    return [each for each in objects if is_given(each)]
 
 
 def is_of_template(path: str, key: str, value: Any, answers: bool) -> bool:
-    """Whether something of a turn is given to the chat template, or to be named: of a turn that does not answer, that
-    it is learned. Raises `UnfitRow` for what would not be read right."""
+    """Whether a turn's key goes to the chat template (or, on a turn that is no answer, is reported: that it is to be
+    learned). Raises `UnfitRow` for a key whose content cannot be read."""
     kind, use = meaning_of(key, "turn")
     if kind == "refused" and is_given(value) and not is_number(value):
         raise UnfitRow(f"{path}.{key} cannot be read yet; {use}")
@@ -163,7 +163,7 @@ def is_of_template(path: str, key: str, value: Any, answers: bool) -> bool:
 
 
 def refuse_unlearned(path: str, turn: Mapping[str, Any]) -> None:
-    """Raise `UnfitRow` for an assistant's turn that is not to be learned, or only in part."""
+    """Raise `UnfitRow` for an assistant turn that is not to be learned, or only in part."""
     for key, value in turn.items():
         kind = meaning_of(key, "turn").kind
         if kind in ("learned", "unlearned") and is_off(value, kind) is not False:
@@ -186,7 +186,7 @@ class UnreadKeys:
             self.found[key] = count + 1, first
 
     def results(self) -> Iterator[CheckResult]:
-        """A line for each key of which it is known what to use, one for the others, one for those of a row as data."""
+        """One result for each key with advice, one for the keys without, and one for columns of plain data."""
         others, plain = list[str](), list[str]()
         for key, (count, first) in self.found.items():
             of_turn = key.startswith(OF_TURNS)

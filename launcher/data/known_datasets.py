@@ -1,7 +1,7 @@
-"""Rows of well-known datasets, brought into the form that `formats` reads.
+"""Rows of well-known datasets, converted to the forms that `formats` reads.
 
 gsm8k   {"question": "...", "answer": "... #### 72"}            the answer's number is the truth
-math    {"problem": "...", "solution": "... \\boxed{4}"}        what the last box holds is the truth
+math    {"problem": "...", "solution": "... \\boxed{4}"}        the last box holds the truth
 hh      {"prompt": "\\n\\nHuman: Hi\\n\\nAssistant:", "chosen": " Hello", "rejected": " No"}   the prompt becomes turns
 mails   {"question": "...", "answer": "...", "message_ids": ["<1@x>"]}   the truth, and the mails that hold it;
         inbox_address and query_date go to extra_info, too
@@ -34,12 +34,12 @@ SOURCES: Mapping[Format, str] = {
     "hh": "Dahoas/full-hh-rlhf",
     "mails": "corbt/enron_emails_sample_questions",
 }
-"""`data_source` of rows that name none; it selects their reward, here and in verl."""
+"""Default `data_source` of rows, which selects their reward, here and in verl."""
 MARK = "####"
 NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _NUMBER = re.compile(NUMBER)
-_FORMS = {"alpaca": ("instruction",), "sharegpt": ("conversations", "messages")}
-"""The keys of their prompts."""
+_PROMPT_KEYS = {"alpaca": ("instruction",), "sharegpt": ("conversations", "messages")}
+"""Prompt keys of these formats."""
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 
 
@@ -49,9 +49,9 @@ def to_standard_row(
     """The row in a form of `formats`. Raises `UnfitRow`."""
     if instruction is None:
         instruction = INSTRUCTIONS.get(format, "")
-    if form := {"gsm8k": _gsm8k, "math": _math, "hh": _hh, "mails": _mails}.get(format):
-        row = form(values, instruction)
-    elif prompts := _FORMS.get(format):  # no key of another prompt counts
+    if convert := {"gsm8k": _gsm8k, "math": _math, "hh": _hh, "mails": _mails}.get(format):
+        row = convert(values, instruction)
+    elif prompts := _PROMPT_KEYS.get(format):  # the keys of other prompts are ignored
         if all(values.get(key) is None for key in prompts):
             required(values, prompts[0])
         others = {*PROMPTS} - {*prompts}
@@ -67,12 +67,12 @@ def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:
         return values
     keys = (prompt_key,) if prompt_key else ("prompt", "question")
     if not prompt_key and all(values.get(key) is None for key in (*keys, "messages", "conversations")):  # Alpaca
-        given = isinstance(values.get("input"), str) and values["input"].strip()
-        keys = (*keys, "input" if given else "instruction")
-    asked = next((key for key in keys if isinstance(values.get(key), str)), None)
-    if asked is None:
+        has_input = isinstance(values.get("input"), str) and values["input"].strip()
+        keys = (*keys, "input" if has_input else "instruction")
+    prompt = next((key for key in keys if isinstance(values.get(key), str)), None)
+    if prompt is None:
         raise UnfitRow(f"{' or '.join(keys)} is no text that an instruction can follow; use data.instruction=''")
-    return {**values, asked: with_instruction(values[asked], instruction)}
+    return {**values, prompt: with_instruction(values[prompt], instruction)}
 
 
 def _gsm8k(values: Values, instruction: str) -> Values:
@@ -87,8 +87,8 @@ def _gsm8k(values: Values, instruction: str) -> Values:
 
 def number(text: str) -> str | None:
     """The text as a number, without separators and currency signs; None if it is none."""
-    bare = text.replace(",", "").replace("$", "").strip()
-    return bare if _NUMBER.fullmatch(bare) else None
+    digits = text.replace(",", "").replace("$", "").strip()
+    return digits if _NUMBER.fullmatch(digits) else None
 
 
 def _math(values: Values, instruction: str) -> Values:
@@ -111,28 +111,28 @@ def last_boxed(text: str) -> str | None:
     if not rest.startswith("{"):
         return None
     depth = 0
-    for place, sign in enumerate(rest):
-        depth += (sign == "{") - (sign == "}")
+    for index, character in enumerate(rest):
+        depth += (character == "{") - (character == "}")
         if depth == 0:
-            return rest[1:place].strip()
+            return rest[1:index].strip()
     return None
 
 
 def _hh(values: Values, instruction: str) -> Values:
     prompt = _text(values, "prompt")
-    found = list(_TURN.finditer(prompt))
-    if not found or prompt[: found[0].start()].strip():
+    matches = list(_TURN.finditer(prompt))
+    if not matches or prompt[: matches[0].start()].strip():
         raise UnfitRow("prompt begins with no turn; expected '\\n\\nHuman: ...\\n\\nAssistant:'")
-    ends = [turn.start() for turn in found[1:]] + [len(prompt)]
+    ends = [turn.start() for turn in matches[1:]] + [len(prompt)]
     turns = [
         {"role": "user" if turn[1] == "Human" else "assistant", "content": prompt[turn.end() : end].strip()}
-        for turn, end in zip(found, ends, strict=True)
+        for turn, end in zip(matches, ends, strict=True)
     ]
     if turns[-1] == {"role": "assistant", "content": ""}:  # where the answer goes
         turns.pop()
     if not turns or turns[-1]["role"] != "user":
         raise UnfitRow("prompt does not end in a turn of Human, so there is nothing to answer")
-    if empty := [place for place, turn in enumerate(turns) if not turn["content"]]:
+    if empty := [index for index, turn in enumerate(turns) if not turn["content"]]:
         raise UnfitRow(f"turn {empty[0] + 1} of prompt is empty")
     turns[-1]["content"] = with_instruction(turns[-1]["content"], instruction)
     answers = {key: _text(values, key).strip() for key in ("chosen", "rejected")}
@@ -141,19 +141,19 @@ def _hh(values: Values, instruction: str) -> Values:
 
 def _mails(values: Values, instruction: str) -> Values:
     ids = values.get("message_ids")
-    if not (isinstance(ids, list) and ids and all(isinstance(each, str) for each in ids)):
+    if not (isinstance(ids, list) and ids and all(isinstance(item, str) for item in ids)):
         raise UnfitRow(f"message_ids is {'empty' if ids == [] else type_name(ids)}; expected a list of texts")
-    more = {key: str(values[key]) for key in ("inbox_address", "query_date") if values.get(key) is not None}
+    details = {key: str(values[key]) for key in ("inbox_address", "query_date") if values.get(key) is not None}
     return {
         "prompt": with_instruction(_text(values, "question"), instruction),
         "reward_model": {"style": "rule", "ground_truth": _text(values, "answer")},
-        "extra_info": {"message_ids": ids, **more},
+        "extra_info": {"message_ids": ids, **details},
         "ability": "search",
     }
 
 
 def solved_question(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:
-    """A question with a solution: a prompt with its truth, and a demonstration."""
+    """A row of a question with a solution: prompt with ground truth, and demonstration."""
     return {
         "prompt": with_instruction(question, instruction),
         "response": solution,

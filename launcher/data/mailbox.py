@@ -22,7 +22,7 @@ _KEYS = {
 }  # fmt: skip
 _WORD = re.compile(r"\w+")
 MOST_FOUND = 5
-"""Mails that a search shows."""
+"""Default number of mails that a search returns."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Mail:
 
     @property
     def text(self) -> str:
-        """As a person reads it."""
+        """The mail as text, with its header."""
         head = (("from", self.sender), ("to", self.recipient), ("date", self.date), ("subject", self.subject))
         return "\n".join([*(f"{name}: {value}" for name, value in head if value), self.body])
 
@@ -55,12 +55,12 @@ class Found:
 
 
 def mail_of(values: Mapping[str, Any]) -> Mail:
-    """Raises `ValueError` where a row has no id."""
-    found = {
+    """The mail in a row. Raises `ValueError` where it has no id."""
+    by_field = {
         name: next((values[key] for key in keys if values.get(key) is not None), "") for name, keys in _KEYS.items()
     }
     texts = {
-        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in found.items()
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in by_field.items()
     }
     if not texts["message_id"]:
         raise ValueError("a mail has no message_id")
@@ -68,21 +68,21 @@ def mail_of(values: Mapping[str, Any]) -> Mail:
 
 
 def write_mailbox(path: Path, mails: Iterable[Mail]) -> Path:
-    """The file, written beside its place and then moved there, so that nobody reads half of it."""
+    """Write the file under a draft name and rename it, so that no reader sees a partial one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.unlink(missing_ok=True)
-    with closing(sqlite3.connect(part)) as base, base:
+    draft = path.with_suffix(f".{os.getpid()}.part")
+    draft.unlink(missing_ok=True)
+    with closing(sqlite3.connect(draft)) as base, base:
         names = ", ".join(field.name for field in fields(Mail))
         base.execute(f"create virtual table mails using fts5({names}, tokenize='porter unicode61')")
         base.execute("create table places (message_id text primary key, place integer) without rowid")
         for place, mail in enumerate(mails, start=1):
-            kept = base.execute("insert or ignore into places values (?, ?)", (mail.message_id, place)).rowcount
-            if kept:
+            is_new = base.execute("insert or ignore into places values (?, ?)", (mail.message_id, place)).rowcount
+            if is_new:
                 base.execute(
                     f"insert into mails (rowid, {names}) values (?, ?, ?, ?, ?, ?, ?)", (place, *astuple(mail))
                 )
-    part.replace(path)
+    draft.replace(path)
     return path
 
 
@@ -99,11 +99,11 @@ class Mailbox:
         self, keywords: str, sender: str = "", after: str = "", before: str = "", most: int = MOST_FOUND
     ) -> list[Found]:
         """Mails that have all words of `keywords`, the most relevant first (BM25), then by id. `sender` is a word of
-        who sent it, and dates are compared as texts. What is no word is not looked for."""
-        wanted = " ".join(f'"{word}"' for word in _WORD.findall(keywords))
-        if not wanted:
+        who sent it, and dates are compared as texts. Only words are searched. Raises `ValueError` without one."""
+        terms = " ".join(f'"{word}"' for word in _WORD.findall(keywords))
+        if not terms:
             raise ValueError("keywords has no word; use one or more, such as budget")
-        query = wanted + "".join(f' sender:"{word}"' for word in _WORD.findall(sender))
+        query = terms + "".join(f' sender:"{word}"' for word in _WORD.findall(sender))
         rows = self._base.execute(
             "select message_id, sender, subject from mails"
             " where mails match ? and (? = '' or date >= ?) and (? = '' or date < ?)"
@@ -114,7 +114,7 @@ class Mailbox:
 
     def read(self, message_id: str) -> Mail | None:
         names = ", ".join(f"mails.{field.name}" for field in fields(Mail))
-        found = self._base.execute(
+        row = self._base.execute(
             f"select {names} from places join mails on mails.rowid = place where places.message_id = ?", (message_id,)
         ).fetchone()
-        return Mail(*found) if found else None
+        return Mail(*row) if row else None

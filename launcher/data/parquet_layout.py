@@ -1,4 +1,4 @@
-"""What prepared rows look like: parquet with verl's columns, so that both engines read it.
+"""The layout of prepared rows: parquet with verl's columns, so that both engines read it.
 
     prompts   data_source, prompt [{role, content}], ability, reward_model {style, ground_truth}, extra_info
     answers   data_source, messages [{role, content}], ability, extra_info
@@ -6,8 +6,8 @@
     mixed     the columns of prompts and of pairs; chosen and rejected are null where a row is a prompt
 
 Where a row has tools, tool calls or reasoning, all files have `template_fields` too: JSON of what the chat template
-reads beside roles and contents. `extra_info` holds split, index (from 0, among the rows written), and what the row
-brought of its own.
+reads beside roles and contents. `extra_info` holds split, index (from 0, among the rows written), and the row's own
+values.
 Arrow takes half a second to load: `columns`, `convert` and this file are imported late, and `reader` imports it late.
 """
 
@@ -30,10 +30,10 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import Message, Row, Text
 
 CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-_RULE = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
-_TYPES = {"prompt": CHAT, "messages": CHAT, "reward_model": _RULE}
+_REWARD_MODEL = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
+_TYPES = {"prompt": CHAT, "messages": CHAT, "reward_model": _REWARD_MODEL}
 TRUTH = "reward_model.ground_truth"
-"""Among a row's values of extra_info, its ground truth where that is no text: the column takes its type."""
+"""Key in extra_info of a ground truth that is not text; the ground truth's column takes its type."""
 COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "prompts": ("data_source", "prompt", "ability", "reward_model"),
     "answers": ("data_source", "messages", "ability"),
@@ -43,8 +43,8 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
 
 
 class Wider(Exception):
-    """The columns take more than expected: writing starts again with this type of `extra_info`, and with
-    `template_fields` where `templated`."""
+    """A row does not fit the columns: writing starts again with this type of `extra_info`, and with `template_fields`
+    if `templated`."""
 
     def __init__(self, extra: pa.StructType, templated: bool) -> None:
         self.extra, self.templated = extra, templated
@@ -58,7 +58,7 @@ def types(kind: Kind, templated: bool = False) -> dict[str, pa.DataType]:
 def values_of(row: Row, kind: Kind) -> dict[str, Any]:
     """The row's columns, without extra_info. Raises `UnfitRow` where they cannot represent it."""
     if kind == "answers":
-        row = replace(row, prompt=_demonstrated(row), response=None, response_extra={})
+        row = replace(row, prompt=_demonstration_turns(row), response=None, response_extra={})
     columns: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
     columns[TEMPLATE_FIELDS] = template_fields(row)
     if kind == "answers":
@@ -73,7 +73,7 @@ def values_of(row: Row, kind: Kind) -> dict[str, Any]:
     return columns
 
 
-def _demonstrated(row: Row) -> tuple[Message, ...]:
+def _demonstration_turns(row: Row) -> tuple[Message, ...]:
     turns = _turns(row.prompt)
     if row.response is None:
         return turns
@@ -96,13 +96,13 @@ def table(rows: Sequence[dict[str, Any]], kind: Kind, templated: bool) -> Any:
 
 
 def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
-    """The narrowest type of `extra_info` that takes these, too. Raises `UnfitRow` where there is none."""
+    """The narrowest extension of type `have` that takes `extras`, too. Raises `UnfitRow` where there is none."""
     rows = [dict(extra) for extra in extras]
     try:
-        found = pa.infer_type(rows)
-        wider = merged(have, found) if len(found) else have
-        pa.array(rows, wider)  # what was inferred holds for the first rows only
-        if _hollow(wider):
+        inferred = pa.infer_type(rows)
+        wider = merged(have, inferred) if len(inferred) else have
+        pa.array(rows, wider)  # inference looks at the first rows only
+        if _has_empty_struct(wider):
             raise UnfitRow("extra_info holds an empty object, which a column cannot; leave it out")
     except (pa.ArrowException, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -110,43 +110,43 @@ def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
     return wider
 
 
-def _hollow(of: pa.DataType, depth: int = 0) -> bool:
-    """Whether it contains an empty object at any depth."""
+def _has_empty_struct(of: pa.DataType, depth: int = 0) -> bool:
+    """Whether a type contains an empty struct, which parquet cannot store, below the top level."""
     if pa.types.is_struct(of):
-        return (depth > 0 and not len(of)) or any(_hollow(field.type, depth + 1) for field in of)
-    return pa.types.is_list(of) and _hollow(of.value_type, depth + 1)
+        return (depth > 0 and not len(of)) or any(_has_empty_struct(field.type, depth + 1) for field in of)
+    return pa.types.is_list(of) and _has_empty_struct(of.value_type, depth + 1)
 
 
 def merged(one: Any, other: Any) -> Any:
     """The narrowest struct type that takes both. Raises `pyarrow.ArrowTypeError` where there is none."""
-    both = [pa.schema([("extra", of)]) for of in (one, other)]
-    return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    schemas = [pa.schema([("extra", type_)]) for type_ in (one, other)]
+    return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
 
 def numbered(columns: Any, extras: Any, split: str, start: int) -> Any:
     """The table to write: `columns` with an extra_info whose index goes on from `start`.
 
-    `extras` is an array of structs, one for each row: what the rows brought of their own.
+    `extras` is an array of structs, one for each row: the rows' own extra_info.
     """
     count = columns.num_rows
-    own = {field.name: extras.field(place) for place, field in enumerate(extras.type)}
-    given = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
-    typed = own.pop(TRUTH, None)
-    if typed is not None:
+    own_fields = {field.name: extras.field(index) for index, field in enumerate(extras.type)}
+    added = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
+    typed_truth = own_fields.pop(TRUTH, None)
+    if typed_truth is not None:
         style = columns["reward_model"].combine_chunks().field("style")
-        rule = pa.StructArray.from_arrays([style, typed], ["style", "ground_truth"])
-        columns = columns.set_column(columns.column_names.index("reward_model"), "reward_model", rule)
-    info = given | {name: values for name, values in own.items() if name not in given}
+        reward_model = pa.StructArray.from_arrays([style, typed_truth], ["style", "ground_truth"])
+        columns = columns.set_column(columns.column_names.index("reward_model"), "reward_model", reward_model)
+    info = added | {name: values for name, values in own_fields.items() if name not in added}
     extra = pa.StructArray.from_arrays(list(info.values()), list(info))
     return columns.append_column("extra_info", extra)
 
 
-# ---- files that others wrote
+# ---- files written elsewhere
 
 
 def fields_of(path: Path) -> frozenset[str]:
-    """Names of a file's columns and of what is in them: `reward_model.ground_truth`, `prompt[].role`. Columns that hold
-    nothing but nulls are left out. Raises `OSError`, or `ValueError` where it is no parquet."""
+    """Names of a file's columns and of their nested fields: `reward_model.ground_truth`, `prompt[].role`. Columns of
+    only nulls are left out. Raises `OSError`, or `ValueError` where it is not parquet."""
     return frozenset(name for field in pq.read_schema(path) for name in _names_of(field.name, field.type))
 
 
@@ -162,13 +162,13 @@ def _names_of(name: str, of: pa.DataType) -> Iterator[str]:
 
 
 def count_rows(path: Path) -> int:
-    """Rows of a file, by its footer; 0 where there is none."""
+    """Number of rows by the file's footer; 0 where the file does not exist."""
     return int(pq.read_metadata(path).num_rows) if path.is_file() else 0
 
 
 def unlike_files(paths: Sequence[Path]) -> tuple[Path, str, str] | None:
-    """The first file with a column of another type than the files before it have, as far as these do not go together;
-    the column, with the fields in it, and both types. Raises as reading a file's schema does."""
+    """The first file with a column whose type cannot be unified with that of the files before it; the column, with its
+    nested fields, and both types. Raises as reading a file's schema does."""
     schema = pq.read_schema(paths[0])
     for path in paths[1:]:
         try:
@@ -181,28 +181,28 @@ def unlike_files(paths: Sequence[Path]) -> tuple[Path, str, str] | None:
 
 
 def join_files(paths: Sequence[Path], target: Path) -> None:
-    """Write the rows of all files into one, in their order and with all of their columns. Raises
-    `pyarrow.ArrowException` where a column has types that do not go together."""
+    """Write the rows of all files into one, in order, with the union of their columns. Raises `pyarrow.ArrowException`
+    where the types of a column cannot be unified."""
     schema = pa.unify_schemas([pq.read_schema(path) for path in paths], promote_options="permissive")
     with pq.ParquetWriter(target, schema) as writer:
         for path in paths:
             for batch in pq.ParquetFile(path).iter_batches():
                 table = pa.Table.from_batches([batch])
-                absent = [name for name in schema.names if name not in table.column_names]
-                for name in absent:
+                missing = [name for name in schema.names if name not in table.column_names]
+                for name in missing:
                     table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
                 writer.write_table(table.select(schema.names).cast(schema))
 
 
 def move_rows(source: Path, target: Path, numbers: Collection[int]) -> None:
-    """Write the rows with these numbers, which count from 1, to `target`, and `source` anew with all others."""
-    rest, start = source.with_suffix(".rest"), 1
+    """Move the rows with these numbers (from 1) from `source` to `target`; both files are written anew."""
+    remaining, start = source.with_suffix(".rest"), 1
     schema = pq.read_schema(source)
-    with pq.ParquetWriter(target, schema) as moved, pq.ParquetWriter(rest, schema) as kept:
+    with pq.ParquetWriter(target, schema) as moved, pq.ParquetWriter(remaining, schema) as others:
         for batch in pq.ParquetFile(source).iter_batches():
             chosen = pa.array([number in numbers for number in range(start, start + len(batch))], pa.bool_())
             moved.write_batch(batch.filter(chosen))
-            kept.write_batch(batch.filter(pc.invert(chosen)))
+            others.write_batch(batch.filter(pc.invert(chosen)))
             start += len(batch)
     source.unlink()  # which may be a link to the user's own file
-    rest.rename(source)
+    remaining.rename(source)

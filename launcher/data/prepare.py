@@ -1,9 +1,9 @@
-"""Rows are prepared once: parquet in a folder that the hash of content and settings names, whole or not at all.
+"""Prepares rows once, as parquet in a folder named by the hash of content and settings, completely or not at all.
 
     <store>/<name>-<hash>/  train.parquet  val.parquet  refused.jsonl  manifest.json
 
-The store is the folder `$RLRUN_DATA`, by default ~/.cache/rlrun/data. A folder is filled under another name, synced,
-and renamed; a kill leaves a draft, which the next preparation removes.
+The store is the folder `$RLRUN_DATA`, by default ~/.cache/rlrun/data. A folder is written under a draft name, synced,
+and renamed; a killed preparation leaves a draft, which the next one removes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
 VERSION = 4
-"""Version of the prepared format: a new one prepares everything again."""
+"""Version of the prepared format: with a new one everything is prepared again."""
 MANIFEST = "manifest.json"
 _DRAFT = ".unfinished-"
-_CONVERTED = ("format", "instruction", "data_source", "prompt_key", "response_key")
+_CONVERT_SETTINGS = ("format", "instruction", "data_source", "prompt_key", "response_key")
 
 _Names = Mapping[Split, Sequence[str]]
-"""The files of each split; patterns are expanded once, so that what is read is what was hashed."""
+"""The files of each split; patterns are expanded once, so that the files read are those that were hashed."""
 
 
 @dataclass(frozen=True)
@@ -67,30 +67,30 @@ def prepared(folder: Path) -> PreparedData | None:
     truncated."""
     try:
         node = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
-        found = PreparedData(**node)
+        data = PreparedData(**node)
     except (OSError, ValueError, TypeError):
         return None
-    whole = all(_bytes(folder / name) == size for name, size in found.files.items())
-    return found if whole and found.version == VERSION else None
+    complete = all(_file_size(folder / name) == size for name, size in data.files.items())
+    return data if complete and data.version == VERSION else None
 
 
-def _bytes(path: Path) -> int:
+def _file_size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
 
 
 def every() -> Iterator[tuple[Path, PreparedData]]:
     """All prepared datasets of the store, the newest first."""
     root = store()
-    found = [(path, prepared(path)) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-    whole = [(path, known) for path, known in found if known]
-    yield from sorted(whole, key=lambda entry: entry[1].made_at, reverse=True)
+    datasets = [(path, prepared(path)) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    complete = [(path, data) for path, data in datasets if data]
+    yield from sorted(complete, key=lambda entry: entry[1].made_at, reverse=True)
 
 
 def read_from(files: Files, folder: Path) -> Files:
     """The prepared rows as a dataset: the settings of `files`, its rows from the folder."""
     paths = {split: folder / f"{split}.parquet" for split in ("train", "val")}
-    there = {f"{split}_files": (str(path),) if path.is_file() else () for split, path in paths.items()}
-    return Files(**settings_of_files(files) | there | dict.fromkeys(_CONVERTED[1:]) | {"format": "auto"})
+    split_files = {f"{split}_files": (str(path),) if path.is_file() else () for split, path in paths.items()}
+    return Files(**settings_of_files(files) | split_files | dict.fromkeys(_CONVERT_SETTINGS[1:]) | {"format": "auto"})
 
 
 def settings_of_files(files: Files) -> dict[str, Any]:
@@ -108,32 +108,32 @@ def prepare(
     hashes: Mapping[str, str] | None = None,
     origin: Mapping[str, str] | None = None,
 ) -> Path:
-    """The folder with the prepared rows of `files`; nothing is done where it is there already.
+    """The folder with the prepared rows of `files`, which are prepared if the folder does not exist yet.
 
-    `into` is a folder to make instead of one in the store; `hashes` are sha256 that are known, by file name.
-    Raises `Problems` for bad rows (unless `on_bad_row` is `skip`; all are named and kept), `OSError` of the disk.
+    `into` is a folder to make instead of one in the store; `hashes` are known sha256 sums by file name.
+    Raises `Problems` for bad rows (unless `on_bad_row` is `skip`; all are logged in a file), `OSError` of the disk.
     """
-    if found := files.problems():
-        raise Problems(found)
+    if problems := files.problems():
+        raise Problems(problems)
     names = {split: files.expanded(split) for split in SPLITS}
-    known = _describe(files, names, kind, name, hashes or {}, origin or {})
-    final = into or store() / f"{name}-{known.digest}"
-    if (there := prepared(final)) and there.digest == known.digest:
-        if not there.refused or files.on_bad_row == "skip":  # otherwise the rows are read again, and the bad ones named
+    plan = _describe(files, names, kind, name, hashes or {}, origin or {})
+    final = into or store() / f"{name}-{plan.digest}"
+    if (existing := prepared(final)) and existing.digest == plan.digest:
+        if not existing.refused or files.on_bad_row == "skip":  # otherwise the rows are read again to list the bad ones
             return final
     elif into and into.exists():
         raise Problems(Problem("--out", f"{into} is there already, and holds something else", "use another folder"))
     with _draft(final) as draft:
-        _convert(files, names, draft, known, watch, final)
+        _convert(files, names, draft, plan, watch, final)
     return final
 
 
 def _describe(
     files: Files, names: _Names, kind: Kind, name: str, hashes: Mapping[str, str], origin: Mapping[str, str]
 ) -> PreparedData:
-    """What will be prepared, as far as it is known before a row was read."""
-    sources = {file: hashes.get(file) or _sha256(file) for of_split in names.values() for file in of_split}
-    settings, contents = converted(files), [[sources[file] for file in of_split] for of_split in names.values()]
+    """The manifest, as far as it is known before any row was read."""
+    sources = {file: hashes.get(file) or _sha256(file) for split_names in names.values() for file in split_names}
+    settings, contents = converted(files), [[sources[file] for file in split_names] for split_names in names.values()]
     inputs = json.dumps([VERSION, kind, dict(sorted(settings.items())), contents])
     return PreparedData(
         name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, origin=dict(origin), files={},
@@ -142,15 +142,15 @@ def _describe(
 
 
 def converted(files: Files) -> dict[str, Any]:
-    """The settings that determine the prepared rows."""
-    return {setting: getattr(files, setting) for setting in _CONVERTED}
+    """The values of the settings that determine the prepared rows."""
+    return {setting: getattr(files, setting) for setting in _CONVERT_SETTINGS}
 
 
 @contextmanager
 def _draft(final: Path) -> Iterator[Path]:
     """A temporary folder; it is renamed when complete, and removed on failure."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    _tidy(final.parent)
+    _remove_stale_drafts(final.parent)
     draft = final.parent / f"{_DRAFT}{final.name}@{socket.gethostname()}@{os.getpid()}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
@@ -159,7 +159,7 @@ def _draft(final: Path) -> Iterator[Path]:
         for file in draft.iterdir():
             fsync_path(file)
         fsync_path(draft)
-        if prepared(final):  # another process was faster, and somebody may be reading it
+        if prepared(final):  # another process was faster; its folder may be in use
             return
         if final.exists():  # damaged
             shutil.rmtree(final)
@@ -169,42 +169,42 @@ def _draft(final: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _tidy(root: Path) -> None:
-    """Remove the drafts of processes of this machine that are gone."""
+def _remove_stale_drafts(root: Path) -> None:
+    """Remove the drafts of processes of this machine that have ended."""
     for path in root.glob(f"{_DRAFT}*@{socket.gethostname()}@*"):
-        number = path.name.rpartition("@")[2]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
+        pid = path.name.rpartition("@")[2]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _convert(files: Files, names: _Names, draft: Path, known: PreparedData, watch: OnDataProgress, final: Path) -> None:
-    """Fill the draft: its parquet files, what was refused, and the manifest."""
+def _convert(files: Files, names: _Names, draft: Path, plan: PreparedData, watch: OnDataProgress, final: Path) -> None:
+    """Fill the draft with the parquet files, the log of refused rows, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
     from launcher.data.parquet_layout import Wider  # noqa: PLC0415  late, as above
 
-    meter, extra = _Meter(known.name, sum(os.path.getsize(file) for file in known.sources), watch), None
+    meter, extra = _Meter(plan.name, sum(os.path.getsize(file) for file in plan.sources), watch), None
     templated = False
     while True:
         meter.done, rows = 0, dict[Split, int]()
         with RefusedLog(draft / "refused.jsonl") as log:
-            converter = Converter(files, known.kind, log, meter.read, extra, templated)
+            converter = Converter(files, plan.kind, log, meter.read, extra, templated)
             try:
-                for split, of_split in names.items():
-                    if of_split:
-                        rows[split] = converter.write(of_split, split, draft / f"{split}.parquet")
+                for split, split_names in names.items():
+                    if split_names:
+                        rows[split] = converter.write(split_names, split, draft / f"{split}.parquet")
                 break
-            except Wider as wider:  # a row has what does not fit the file that was begun
+            except Wider as wider:  # a row does not fit the schema of the file that was begun
                 extra, templated = wider.extra, wider.templated
-    nothing = Problem(known.name, f"no row can be prepared for {known.kind}", "use other rows", "bad-row")
-    empty = [] if rows.get("train") else [nothing]
+    no_rows = Problem(plan.name, f"no row can be prepared for {plan.kind}", "use other rows", "bad-row")
+    empty = [] if rows.get("train") else [no_rows]
     on_bad_row = "error" if empty else files.on_bad_row
     if log.problems(on_bad_row):
         log.path = final.with_name(f"{final.name}-refused.jsonl")
         os.replace(draft / "refused.jsonl", log.path)
-    if found := [*log.problems(on_bad_row), *empty]:
-        raise Problems(found)
-    sizes = {file.name: _bytes(file) for file in sorted(draft.iterdir())}
-    manifest = replace(known, rows=rows, refused=log.refused, files=sizes)
+    if problems := [*log.problems(on_bad_row), *empty]:
+        raise Problems(problems)
+    sizes = {file.name: _file_size(file) for file in sorted(draft.iterdir())}
+    manifest = replace(plan, rows=rows, refused=log.refused, files=sizes)
     write_atomic(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
 
 

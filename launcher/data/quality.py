@@ -24,7 +24,7 @@ class Twice(NamedTuple):
 
 @dataclass
 class Seen:
-    """The rows of a split, remembered by 64 bits each: 24 bytes a row, so millions fit."""
+    """Hashes of the rows of a split, 64 bits each: with prompts and lines 24 bytes a row, so millions fit."""
 
     rows: array[int] = field(default_factory=lambda: array("q"))
     prompts: array[int] = field(default_factory=lambda: array("q"))
@@ -39,9 +39,9 @@ class Seen:
         if not self.starts or self.starts[-1][1] != file:
             self.starts.append((len(self.lines), file))
         self.prompts.append(hash(asked(row)))
-        more = repr({name: value for name, value in row.extra_info.items() if name != "index"})  # of environments
-        same = (row.ground_truth, more) if kind == "prompts" else (_last_answer(row), row.rejected)
-        self.rows.append(hash((self.prompts[-1], *same)))
+        extra = repr({name: value for name, value in row.extra_info.items() if name != "index"})  # environments' data
+        content = (row.ground_truth, extra) if kind == "prompts" else (_last_answer(row), row.rejected)
+        self.rows.append(hash((self.prompts[-1], *content)))
         self.lines.append(int(line) if line.isdecimal() else 0)
         self.sources[row.data_source] += 1
         self.without_truth += row.ground_truth is None
@@ -64,17 +64,17 @@ def repeated(seen: Seen) -> Iterator[Twice]:
     """Each row with the same content as an earlier one, in order."""
     import numpy as np  # noqa: PLC0415  late: only who checks needs it
 
-    _, places, of = np.unique(np.array(seen.rows, np.int64), return_index=True, return_inverse=True)
-    first = places[of]
+    _, places, inverse = np.unique(np.array(seen.rows, np.int64), return_index=True, return_inverse=True)
+    first = places[inverse]
     for place in np.flatnonzero(first < np.arange(len(first))).tolist():
         yield Twice(seen.where(place), seen.where(int(first[place])))
 
 
 def in_both(train: Seen, val: Seen) -> Iterator[Twice]:
     """Each held-out row whose prompt is in the training rows."""
-    asked, first = set(val.prompts), dict[int, int]()
+    val_prompts, first = set(val.prompts), dict[int, int]()
     for place, prompt in enumerate(train.prompts):
-        if prompt in asked:
+        if prompt in val_prompts:
             first.setdefault(prompt, place)
     for place, prompt in enumerate(val.prompts):
         if prompt in first:
@@ -104,10 +104,10 @@ def histogram(lengths: Sequence[int], limit: int) -> Histogram:
     values = sorted(lengths)
     if not values:
         return Histogram(0, 0.0, {}, [], limit, 0)
-    least, top, last = values[0], values[-1], len(values) - 1
-    width = -(-(top - least + 1) // BINS)
-    counts = Counter((value - least) // width for value in values)
-    bins = [(least - 1 + (place + 1) * width, counts[place]) for place in range((top - least) // width + 1)]
-    marks = {f"p{share}": values[-(-share * last // 100)] for share in (50, 90, 99)}
+    shortest, longest, last = values[0], values[-1], len(values) - 1
+    width = -(-(longest - shortest + 1) // BINS)
+    counts = Counter((value - shortest) // width for value in values)
+    bins = [(shortest - 1 + (index + 1) * width, counts[index]) for index in range((longest - shortest) // width + 1)]
+    quantiles = {f"p{share}": values[-(-share * last // 100)] for share in (50, 90, 99)}
     over = len(values) - bisect_right(values, limit)
-    return Histogram(len(values), sum(values) / len(values), {**marks, "max": top}, bins, limit, over)
+    return Histogram(len(values), sum(values) / len(values), {**quantiles, "max": longest}, bins, limit, over)

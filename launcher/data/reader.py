@@ -24,20 +24,20 @@ from launcher.data.rows import BOM, MAX_ROW_BYTES, RawRow, UnfitRow, check, pars
 from launcher.spec.data import ENDINGS, RefusedRow
 
 FORMS = "JSONL, JSON, CSV or parquet"
-"""What may be in a file, in words."""
-_WRAPPED = re.compile(rb'\{\s*\n\s*(?:"\w+"\s*:\s*(?:"[^"\n]*"|[\w.]+)\s*,\s*)*"(\w+)"\s*:\s*\[\s*\{')
-"""How an object of JSON begins that holds a list of rows, written over several lines."""
+"""The file formats, as messages name them."""
+_WRAPPED_ROWS = re.compile(rb'\{\s*\n\s*(?:"\w+"\s*:\s*(?:"[^"\n]*"|[\w.]+)\s*,\s*)*"(\w+)"\s*:\s*\[\s*\{')
+"""Matches the beginning of a multi-line JSON object that wraps a list of rows."""
 _UNPACK = {".zst": "zstd -d", ".xz": "xz -d", ".bz2": "bzip2 -d", ".zip": "unzip", ".7z": "7z x", ".tar": "tar xf",
            ".tar.gz": "tar xzf", ".tgz": "tar xzf", ".lz4": "lz4 -d"}  # fmt: skip
-"""The command that unpacks a file, by its name's ending."""
+"""Commands that unpack a file, by the ending of its name."""
 CHUNK_BYTES = 2 * 2**20
-"""Bytes of lines that are converted together. One bad row costs that its whole chunk is read row by row."""
+"""Bytes of lines that are converted together. One bad row makes its whole chunk be read row by row."""
 _BATCH_ROWS, _BATCH_BYTES = 16_384, 16 * 2**20
-"""Of parquet: rows and bytes that are in memory at a time."""
+"""Most rows and bytes of parquet in memory at a time."""
 _VALUE_ROWS = 1024
-"""Rows of parquet that are Python values at a time."""
-_PART_ROWS = 256
-"""Most rows of CSV or of an array that come together."""
+"""Most rows of parquet that are Python values at a time."""
+_GROUP_ROWS = 256
+"""Most rows of CSV or of a JSON array in one chunk."""
 
 
 class Chunk(Protocol):
@@ -48,13 +48,13 @@ class Chunk(Protocol):
 
 
 def read_rows(name: str) -> Iterator[Found]:
-    """Every row of the file once, in its order, good or refused."""
+    """Every row of the file once, in file order, good or refused."""
     for chunk in read_chunks(name):
         yield from [chunk] if isinstance(chunk, RefusedRow) else chunk.rows()
 
 
 def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> Iterator[Chunk | RefusedRow]:
-    """Every row of the file once, in chunks. `advance` is told how many bytes of the file each has taken."""
+    """Every row of the file once, in chunks. `advance` is called with the bytes of the file that each chunk took."""
     if reason := ending_problem(name):
         yield ended(name, reason)
         return
@@ -65,19 +65,19 @@ def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> I
         except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in the name
             yield ended(name, f"cannot be read: {error_message(error)}")
             return
-        before, empty = 0, True
+        read_to, empty = 0, True
         for chunk in _chunks(name, file, head) if head else ():
             empty = empty and isinstance(chunk, Block) and chunk.data.isspace()
             yield chunk
-            here = max(file.tell(), before)  # the end of a parquet file is read first
-            advance(here - before)
-            before = here
+            position = max(file.tell(), read_to)  # of parquet the end is read first
+            advance(position - read_to)
+            read_to = position
         if empty:
             yield ended(name, "the file is empty")
 
 
 def ending_problem(name: str) -> str | None:
-    """Why a file of this name is not read, or None."""
+    """Why a file cannot be read by the ending of its name, or None."""
     if name.lower().endswith(ENDINGS):
         return None
     fix = next((f"unpack it: {how} {shlex.quote(name)}" for end, how in _UNPACK.items() if name.lower().endswith(end)),
@@ -86,30 +86,30 @@ def ending_problem(name: str) -> str | None:
 
 
 def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
-    """The chunks of a file of whichever form: its first bytes decide before its name does."""
+    """The chunks of a file in any format; its first bytes (`head`) take precedence over its name."""
     if name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
         return _batches(name, file)
     text = io.BufferedReader(gzip.GzipFile(fileobj=file)) if head.startswith(b"\x1f\x8b") else file
-    bare = name.lower().removesuffix(".gz")
-    if bare.endswith((".jsonl", ".ndjson")):
+    base_name = name.lower().removesuffix(".gz")
+    if base_name.endswith((".jsonl", ".ndjson")):
         return _blocks(name, text)
     try:
         start = text.peek(4096).removeprefix(BOM).lstrip()
-    except BREAKS:  # whoever reads it will say so
+    except BREAKS:  # reading the rows reports the error
         start = b""
-    if bare.endswith((".csv", ".tsv")):
-        usual = "," if bare.endswith(".csv") else "\t"
+    if base_name.endswith((".csv", ".tsv")):
+        default = "," if base_name.endswith(".csv") else "\t"
         header = start.partition(b"\n")[0]
-        separator = next((sign for sign in (usual, ";", "\t") if sign.encode() in header), usual)
-        return _together(csv_rows(name, text, separator))
-    if wrapped := _WRAPPED.match(start):
+        separator = next((sign for sign in (default, ";", "\t") if sign.encode() in header), default)
+        return _group_rows(csv_rows(name, text, separator))
+    if wrapped := _WRAPPED_ROWS.match(start):
         command = f"jq -c '.{wrapped[1].decode()}[]' {shlex.quote(name)} > rows.jsonl"
         return iter([ended(name, f"one object over several lines holds the rows; write one on each line: {command}")])
-    return _together(array_rows(name, text)) if start.startswith(b"[") else _blocks(name, text)
+    return _group_rows(array_rows(name, text)) if start.startswith(b"[") else _blocks(name, text)
 
 
 @dataclass(frozen=True)
-class _Together:
+class _RowGroup:
     """Rows that were read one by one."""
 
     found: tuple[Found, ...]
@@ -118,17 +118,17 @@ class _Together:
         yield from self.found
 
 
-def _together(rows: Iterator[Found]) -> Iterator[_Together]:
-    """Up to _PART_ROWS rows at a time; fewer where they are long."""
-    part, size = list[Found](), 0
+def _group_rows(rows: Iterator[Found]) -> Iterator[_RowGroup]:
+    """Group up to _GROUP_ROWS rows, or about CHUNK_BYTES of them."""
+    group, size = list[Found](), 0
     for row in rows:
-        part.append(row)
+        group.append(row)
         size += len(row.raw if isinstance(row, RefusedRow) else row.line or b"")
-        if len(part) == _PART_ROWS or size >= CHUNK_BYTES:
-            yield _Together(tuple(part))
-            part, size = [], 0
-    if part:
-        yield _Together(tuple(part))
+        if len(group) == _GROUP_ROWS or size >= CHUNK_BYTES:
+            yield _RowGroup(tuple(group))
+            group, size = [], 0
+    if group:
+        yield _RowGroup(tuple(group))
 
 
 # ---- lines of JSON
@@ -136,7 +136,7 @@ def _together(rows: Iterator[Found]) -> Iterator[_Together]:
 
 @dataclass(frozen=True)
 class Block:
-    """Lines of JSON that stand behind one another."""
+    """Consecutive lines of JSON."""
 
     name: str
     first: int  # number of the first line, from 1
@@ -150,20 +150,20 @@ class Block:
 
 def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
     """Every line once, in blocks of about CHUNK_BYTES. A line that is too long is refused; where the file breaks off,
-    reading ends with the block before."""
+    reading ends after the block before."""
     number = 1
     try:
         while data := file.read(CHUNK_BYTES):
-            tail = file.readline(MAX_ROW_BYTES + 1)  # of the line in which the block ends
+            tail = file.readline(MAX_ROW_BYTES + 1)  # the rest of the block's last line
             if len(tail) <= MAX_ROW_BYTES:
                 yield Block(name, number, data + tail)
                 number += data.count(b"\n") + tail.endswith(b"\n")
                 continue
-            whole = data.rfind(b"\n") + 1
-            if whole:
-                yield Block(name, number, data[:whole])
+            complete = data.rfind(b"\n") + 1
+            if complete:
+                yield Block(name, number, data[:complete])
                 number += data.count(b"\n")
-            size = len(data) - whole
+            size = len(data) - complete
             while not tail.endswith(b"\n"):
                 size += len(tail)
                 if not (tail := file.readline(CHUNK_BYTES)):
@@ -201,7 +201,7 @@ class RowBatch:
 
 
 def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
-    """The file's rows in order, and at last why there are no more, where it is damaged."""
+    """The file's rows in order; where the file is damaged, a refused row with the reason ends it."""
     import pyarrow as pa  # noqa: PLC0415  late, as above
     import pyarrow.parquet as pq  # noqa: PLC0415  late, as above
 
@@ -209,14 +209,14 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
     try:
         # No I/O threads of Arrow: one that lets go of a Python file while the interpreter ends aborts the process.
         source = pq.ParquetFile(file, pre_buffer=False)
-        columns, promised = source.schema_arrow.names, source.metadata.num_rows
-        twice = min((column for column, count in Counter(columns).items() if count > 1), default=None)
-        if promised and twice is not None:
-            yield ended(name, f"column {short_repr(twice)} stands twice")
+        columns, n_rows = source.schema_arrow.names, source.metadata.num_rows
+        duplicate = min((column for column, count in Counter(columns).items() if count > 1), default=None)
+        if n_rows and duplicate is not None:
+            yield ended(name, f"column {short_repr(duplicate)} stands twice")
             return
         groups = range(source.num_row_groups)
         total = sum(source.metadata.row_group(group).total_byte_size for group in groups)
-        size = max(min(_BATCH_ROWS, _BATCH_BYTES * promised // max(total, 1)), 1)  # fewer where rows are long
+        size = max(min(_BATCH_ROWS, _BATCH_BYTES * n_rows // max(total, 1)), 1)  # fewer where rows are long
         for group in groups:  # one at a time: a batch may not reach into a broken neighbour
             for batch in source.iter_batches(size, row_groups=[group], use_threads=False):
                 yield RowBatch(name, row + 1, batch)
@@ -225,12 +225,12 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
         reason = f"the parquet file is cut short or damaged, no row from here on: {error_message(error)[:200]}"
         yield ended(f"{name}:{row + 1}" if row else name, reason)
         return
-    if row < promised:
-        yield ended(f"{name}:{row + 1}", f"the parquet file promises {promised:,} rows and holds {row:,}")
+    if row < n_rows:
+        yield ended(f"{name}:{row + 1}", f"the parquet file promises {n_rows:,} rows and holds {row:,}")
 
 
 def _python_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
-    """The rows as plain Python values; for one that has no such values (text that is no UTF-8), the reason."""
+    """The rows as plain Python values, or the reason where a row has none, such as text that is not UTF-8."""
     try:
         yield from batch.to_pylist()
     except (ValueError, OverflowError):

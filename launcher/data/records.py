@@ -1,4 +1,4 @@
-"""Records of CSV and elements of a JSON array: rows that may go over several lines, read one by one.
+"""Records of CSV and elements of a JSON array: rows that may span several lines, read one by one.
 
 Python's `csv` and `json` find where a row ends. Where they cannot, reading ends there, and the reason says so.
 """
@@ -28,15 +28,15 @@ from launcher.data.rows import (
 from launcher.spec.data import RefusedRow
 
 MAX_ARRAY_BYTES = 256 * 2**20
-"""Of a JSON array, which is in memory as a whole."""
+"""Most bytes of a JSON array, which is read into memory as a whole."""
 BREAKS = (OSError, EOFError, zlib.error)
-"""What reading a damaged or cut file raises."""
+"""Exceptions that reading a damaged or truncated file raises."""
 
 Found = RawRow | RefusedRow
 
 
 def ended(where: str, reason: str, raw: bytes = b"") -> RefusedRow:
-    """What ends the reading of a file."""
+    """The refused row that ends the reading of a file."""
     return RefusedRow(where, reason, reversible_text(raw), ends_file=True)
 
 
@@ -47,23 +47,23 @@ _MAX_COLUMNS = 4096
 _OPEN_QUOTE = "a quote that begins in this row is never closed; close it, or double each quote in a text"
 
 
-class _FileEnds(Exception):
-    """A line after which the records of a file cannot be told apart."""
+class _Unrecoverable(Exception):
+    """The records after this line cannot be told apart, so reading ends here."""
 
 
 class _RecordLines(Iterator[str]):
-    """The lines of a CSV file for `csv.reader`, which takes as many as a record has; `taken` holds those."""
+    """The lines of a CSV file for `csv.reader`, which takes as many as a record has; `taken` collects them."""
 
     def __init__(self, file: Any) -> None:
         self.file, self.number, self.taken = file, 0, bytearray()
 
     @property
     def raw(self) -> bytes:
-        """The record as it stands in its file."""
+        """The bytes of the record in its file, without the last newline."""
         return bytes(self.taken.removesuffix(b"\n"))
 
     def begin(self) -> int:
-        """The number of the line with which the next record begins."""
+        """Begin a record; returns the number of its first line, from 1."""
         self.taken = bytearray()
         return self.number + 1
 
@@ -71,7 +71,7 @@ class _RecordLines(Iterator[str]):
         try:
             line = self.file.readline(MAX_ROW_BYTES + 1)
         except BREAKS as error:
-            raise _FileEnds(f"the file breaks off behind this line: {error_message(error)}") from error
+            raise _Unrecoverable(f"the file breaks off behind this line: {error_message(error)}") from error
         if not line:
             raise StopIteration
         self.number += 1
@@ -79,45 +79,45 @@ class _RecordLines(Iterator[str]):
         self.taken += line
         if len(self.taken) > MAX_ROW_BYTES + line.endswith(b"\n"):
             more = f"the row has more than {MAX_ROW_BYTES:,} bytes (it stays in the file only)"
-            raise _FileEnds(f"{more}: a quote in it may be open; no row after it is read")
+            raise _Unrecoverable(f"{more}: a quote in it may be open; no row after it is read")
         return line.decode("utf-8", "surrogateescape")
 
 
 def csv_rows(name: str, file: Any, separator: str) -> Iterator[Found]:
-    """The records after the header, each as the texts of its columns; an empty field counts as missing. Blank lines are
-    no records, columns without a name are left out."""
-    taken, header, rows = _RecordLines(file), list[str](), 0
-    reader = csv.reader(taken, delimiter=separator, strict=True)
+    """The records after the header, each as the texts of its columns. Empty fields count as missing; blank lines and
+    columns without a name are skipped."""
+    lines, header, rows = _RecordLines(file), list[str](), 0
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     while True:
-        where = f"{name}:{taken.begin()}"
+        where = f"{name}:{lines.begin()}"
         try:
-            fields = _read_record(reader, taken)
+            fields = _read_record(reader, lines)
             if not header:
                 header = _column_names(fields)
             elif fields:
-                yield RawRow(where, _csv_values(header, fields), taken.raw)
+                yield RawRow(where, _csv_values(header, fields), lines.raw)
                 rows += 1
         except StopIteration:
             break
-        except _FileEnds as ends:
-            yield ended(where, str(ends), taken.raw)
+        except _Unrecoverable as end:
+            yield ended(where, str(end), lines.raw)
             return
         except UnfitRow as unfit:
-            yield RefusedRow(where, str(unfit), reversible_text(taken.raw), ends_file=not header)
+            yield RefusedRow(where, str(unfit), reversible_text(lines.raw), ends_file=not header)
             rows += 1
             if not header:
-                return  # the columns are unknown
+                return  # without a header the columns are unknown
     if not rows:
         yield ended(name, "the file has a header and no rows" if header else "the file is empty")
 
 
 def _read_record(reader: Iterator[list[str]], lines: _RecordLines) -> list[str]:
-    """The fields of the next record, none where it is blank. Raises `UnfitRow`, `_FileEnds` and `StopIteration`."""
+    """The next record's fields, none if it is blank. Raises `UnfitRow`, `_Unrecoverable`, `StopIteration`."""
     try:
         fields = next(reader)
     except csv.Error as error:
         if str(error) == "unexpected end of data":
-            raise _FileEnds(_OPEN_QUOTE) from error
+            raise _Unrecoverable(_OPEN_QUOTE) from error
         raise UnfitRow(f"{error}; put the text in quotes and double each quote in it") from error
     check_bytes(lines.raw)
     return fields if lines.raw.strip() else []
@@ -127,8 +127,8 @@ def _column_names(fields: list[str]) -> list[str]:
     if len(fields) > _MAX_COLUMNS:
         raise UnfitRow(f"the header has {len(fields):,} columns; expected at most {_MAX_COLUMNS:,}")
     names = [field.strip() for field in fields]
-    if twice := next((column for column, count in Counter(names).items() if column and count > 1), None):
-        raise UnfitRow(f"column {short_repr(twice)} stands twice in the header; rename one")
+    if duplicate := next((column for column, count in Counter(names).items() if column and count > 1), None):
+        raise UnfitRow(f"column {short_repr(duplicate)} stands twice in the header; rename one")
     return names
 
 
@@ -143,14 +143,14 @@ def _csv_values(header: list[str], fields: list[str]) -> dict[str, Any]:
 
 _OPENING = re.compile(r"\s*\[\s*")
 _SEPARATOR = re.compile(r"\s*(?:,\s*|(?=\]))")
-_SKIPPING = json.JSONDecoder(parse_int=str, parse_float=str)
-"""Finds the end of an element; `parse_object` reads it."""
+_END_FINDER = json.JSONDecoder(parse_int=str, parse_float=str)
+"""Only finds the end of an element; `parse_object` parses it."""
 
 
 def array_rows(name: str, file: Any) -> Iterator[Found]:
     """The elements of the array that an open file begins with, each with its line and its number, which counts from 1.
 
-    Behind an element that is no JSON the next one cannot be found, so reading ends there.
+    After an element that is not JSON the next one cannot be found, so reading ends there.
     """
     try:
         content = file.read(MAX_ARRAY_BYTES + 1)
@@ -158,37 +158,37 @@ def array_rows(name: str, file: Any) -> Iterator[Found]:
         yield ended(name, f"the file breaks off: {error_message(error)}")
         return
     if len(content) > MAX_ARRAY_BYTES:
-        read = "gzip -dc" if name.endswith(".gz") else "cat"
-        fix = f"{read} {shlex.quote(name)} | jq -c '.[]' > {shlex.quote(name.removesuffix('.gz'))}l"
+        print_command = "gzip -dc" if name.endswith(".gz") else "cat"
+        fix = f"{print_command} {shlex.quote(name)} | jq -c '.[]' > {shlex.quote(name.removesuffix('.gz'))}l"
         yield ended(name, f"a JSON array may have at most {MAX_ARRAY_BYTES:,} bytes; make JSON lines of it: {fix}")
         return
     text = content.decode("utf-8-sig", "surrogateescape")
-    del content  # one of the two is enough while the elements are read
+    del content  # the text is enough from here on
     opening = _OPENING.match(text)
-    place, number = opening.end() if opening else 0, 0
-    line = 1 + text.count("\n", 0, place)
-    while text[place : place + 1] != "]":
+    position, number = opening.end() if opening else 0, 0
+    line = 1 + text.count("\n", 0, position)
+    while text[position : position + 1] != "]":
         number += 1
         where = f"{name}:{line} (element {number})"
         try:
-            _, end = _SKIPPING.raw_decode(text, place)
+            _, end = _END_FINDER.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError) as error:
-            yield ended(where, f"{_no_element(error, place)}; no element after it is read")
+            yield ended(where, f"{_describe_bad_element(error, position)}; no element after it is read")
             return
-        yield _element(where, text[place:end].encode("utf-8", "surrogateescape"))
+        yield _element(where, text[position:end].encode("utf-8", "surrogateescape"))
         separator = _SEPARATOR.match(text, end)
         if not separator:
             yield ended(where, "neither a comma nor ] follows this element, or the file breaks off behind it")
             return
-        line += text.count("\n", place, separator.end())
-        place = separator.end()
-    if text[place + 1 :].strip():
+        line += text.count("\n", position, separator.end())
+        position = separator.end()
+    if text[position + 1 :].strip():
         yield ended(f"{name}:{line}", "text after the end of the array; expected one array")
     elif not number:
         yield ended(name, "the array is empty")
 
 
-def _no_element(error: json.JSONDecodeError | RecursionError, start: int) -> str:
+def _describe_bad_element(error: json.JSONDecodeError | RecursionError, start: int) -> str:
     if isinstance(error, RecursionError):
         return TOO_DEEP
     got = f"{error_message(ValueError(error.msg))} at its character {error.pos - start + 1}"

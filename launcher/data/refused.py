@@ -1,4 +1,4 @@
-"""The log of refused rows: each is kept with its place and reason, and counted: in = out + refused."""
+"""The log of refused rows, each with its place and reason. Rows are counted: read = good + refused."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from launcher.spec.data import RefusedRow
 T = TypeVar("T")
 
 COMPLETE_FILE = "use the complete file, with rows"
-SHOWN = 20  # refused rows that are named on screen; the file has all
+SHOWN = 20  # refused rows that are shown on screen; the file has all
 
 
 class RefusedLog:
-    """Sets refused rows aside in a file, which is made only when there is one.
+    """Writes refused rows to a file, which is made only when there is one.
 
     Each line is an object with where, reason and raw, in ASCII: `json.loads` gives back every character, and
     `raw.encode("utf-8", "surrogateescape")` the bytes of the refused line.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """`path` None only counts. A file of an earlier reading is replaced."""
+        """With `path` None rows are only counted. An existing file is replaced."""
         self.path = path
         if path and path.is_file():  # never a device or a pipe
             path.unlink()
@@ -34,9 +34,9 @@ class RefusedLog:
         self.good = 0
         self.refused = 0
         self.wanted = 0
-        """Those of the refused that a setting asks to leave out."""
+        """Refused rows that a setting asks to leave out."""
         self.first: list[Problem] = []
-        """The first few that are errors."""
+        """The first `SHOWN` refused rows that are errors."""
         self.cut_files: list[Problem] = []
         """Files that could not be read to their end."""
         self._log: AppendOnlyFile | None = None
@@ -45,7 +45,7 @@ class RefusedLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Raises the `OSError` that kept a refused row from the disk, unless another error is on its way."""
+        """Raises the `OSError` with which writing a row failed, unless another error is being raised."""
         if self._log is None:
             return
         self._log.close()
@@ -53,7 +53,7 @@ class RefusedLog:
             raise self._log.refused
 
     def sift(self, found: Iterable[T | RefusedRow]) -> Iterator[T]:
-        """The good ones of `found`; the others are logged."""
+        """The good rows of `found`; refused ones are logged."""
         for item in found:
             if isinstance(item, RefusedRow):
                 self.keep(item)
@@ -87,11 +87,11 @@ class RefusedLog:
         return self.refused - self.wanted
 
     def problems(self, on_bad_row: Literal["error", "skip"]) -> list[Problem]:
-        """Why the rows may not be trained on: the first bad ones with the number of others, unless they are skipped,
-        and files that were not read to their end, as the number of rows that these lack is unknown."""
+        """Why the rows may not be trained on: the first bad ones and the number of others, unless they are skipped, and
+        the files that were not read to their end, which lack an unknown number of rows."""
         bad = self.bad - len(self.cut_files)
         if not bad or on_bad_row == "skip":
             return self.cut_files
-        more = [Problem("", f"... and {bad - SHOWN} more", code="bad-row")] if bad > SHOWN else []
+        others = [Problem("", f"... and {bad - SHOWN} more", code="bad-row")] if bad > SHOWN else []
         got = f"{bad} of {self.rows} rows are bad{f', kept in {self.path}' if self.path else ''}"
-        return [*self.cut_files, *self.first, *more, Problem("data.on_bad_row", got, "use skip", "bad-row")]
+        return [*self.cut_files, *self.first, *others, Problem("data.on_bad_row", got, "use skip", "bad-row")]

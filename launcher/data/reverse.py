@@ -1,8 +1,8 @@
-"""A task that this CPU learns in a minute: write the letters backwards. Made from its seed, nothing is downloaded.
+"""A task that a CPU learns in a minute: reverse a string. It is generated from a seed, nothing is downloaded.
 
 One demonstration and one prompt:
     prompt "dcab>"  response "bacd"  ground_truth "bacd"
-As a pair, the copy is what "bacd" was chosen over. Mixed rows are pairs and prompts by turns.
+In a pair, the copy is the rejected answer. Mixed rows are pairs and prompts in alternation.
 Half of the demonstrations copy instead of reversing, so imitation cannot get beyond that noise and reinforcement
 learning has something to add.
 """
@@ -47,13 +47,13 @@ class Reverse(Dataset):
         return self.n_val
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        if lines := self.problems():
-            raise Problems(lines)  # drawing more strings than there are would never end
+        if problems := self.problems():
+            raise Problems(problems)  # drawing more strings than exist would never end
         train, val = self._strings()
         if kind in ("pairs", "mixed"):
             for number, string in enumerate(train if split == "train" else val, start=1):
-                paired = kind == "pairs" or (split == "train" and number % 2)
-                yield _pair(split, number, string) if paired else _row(split, number, string, None)
+                is_pair = kind == "pairs" or (split == "train" and number % 2)
+                yield _pair(split, number, string) if is_pair else _row(split, number, string, None)
         elif split == "val":
             yield from (_row(split, number, string, string[::-1]) for number, string in enumerate(val, start=1))
         elif kind == "prompts":
@@ -66,23 +66,23 @@ class Reverse(Dataset):
     def problems(self) -> list[Problem]:
         found = []
         if self.n_prompts + self.n_val > DISTINCT:
-            asked = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
-            fits = DISTINCT - self.n_val
-            found.append(Problem("data.n_prompts", asked, f"use at most {fits}" if fits > 0 else "use smaller sizes"))
+            got = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
+            most = DISTINCT - self.n_val
+            found.append(Problem("data.n_prompts", got, f"use at most {most}" if most > 0 else "use smaller sizes"))
         return found
 
     def fingerprint(self) -> str:
-        """Over the rows themselves, so that a change of how they are drawn cannot hide."""
-        whole = hashlib.sha256()
+        """SHA-256 over the rows themselves, so that a change of how they are drawn changes it."""
+        digest = hashlib.sha256()
         for rows in (self.read("train", "prompts"), self.read("train", "answers"), self.read("val", "answers")):
-            whole.update(b"\n")
+            digest.update(b"\n")
             for row in rows:
                 if isinstance(row, Row):
-                    whole.update(f"{row.prompt} {row.response}\n".encode())
-        return whole.hexdigest()
+                    digest.update(f"{row.prompt} {row.response}\n".encode())
+        return digest.hexdigest()
 
     def _strings(self) -> tuple[list[str], list[str]]:
-        """Training and held-out strings. Every length is as likely as any other, so that short ones teach the start."""
+        """Training and held-out strings. Lengths are uniformly distributed, so that short ones help at the start."""
         draw = random.Random(self.data_seed)
         drawn: dict[str, None] = {}  # a set that keeps the order
         while len(drawn) < self.n_prompts + self.n_val:
@@ -91,14 +91,14 @@ class Reverse(Dataset):
         return strings[: self.n_prompts], strings[self.n_prompts :]
 
     def _copied(self) -> frozenset[int]:
-        """Which demonstrations copy: drawn apart from the strings, so that noise does not change the prompts."""
+        """Indices of demonstrations that copy, with a seed of their own: noise does not change the prompts."""
         draw = random.Random(f"noise {self.data_seed}")
         demos = min(self.n_demos, self.n_prompts)
         return frozenset(draw.sample(range(demos), round(self.noise * demos)))
 
 
 def _pair(split: Split, number: int, string: str) -> Row:
-    """The string reversed, chosen over the string copied; of one that reads the same both ways, over its first half."""
+    """The reversed string is chosen, its copy rejected; of a palindrome, its first half is rejected."""
     wrong = string if string != string[::-1] else string[: len(string) // 2]
     return replace(_row(split, number, string, string[::-1]), rejected=wrong)
 

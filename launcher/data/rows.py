@@ -1,4 +1,4 @@
-"""One row of a file: where it stands, its values, and what they may be so that JSON and a tokenizer can carry them."""
+"""One row of a file: its place, its values, and the checks that JSON and a tokenizer can carry these."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from launcher.spec.data import RefusedRow
 from launcher.spec.reward import truth_text
 
 MAX_ROW_BYTES = 4 * 2**20
-"""A longer row is refused without looking into it, and stays in its file only."""
+"""A longer row is refused without parsing, and not copied to the log of refused rows."""
 MAX_DEPTH = 100
-"""Lists and objects inside each other."""
+"""Most levels of lists and objects inside each other."""
 TOO_DEEP = f"lists and objects are nested too deeply; expected at most {MAX_DEPTH} levels"
 BOM = b"\xef\xbb\xbf"
 
@@ -24,24 +24,24 @@ _TYPES = {str: "text", bool: "bool", int: "int", float: "float", list: "list", d
 
 
 class UnfitRow(ValueError):
-    """Why a row cannot be used."""
+    """A row cannot be used; the message says why."""
 
 
 class RawRow(NamedTuple):
-    """One row as it stands in its file."""
+    """One row of a file, parsed but not interpreted."""
 
     where: str  # file:line (with the number of an array's element), or file:row for parquet; all count from 1
     values: dict[str, Any]
-    line: bytes | None  # as it stands in its file, without the last newline; parquet has no lines
+    line: bytes | None  # its bytes in the file, without the last newline; None for parquet
 
     def refused(self, reason: str) -> RefusedRow:
-        """The row set aside. A parquet row is written as JSON: its own bytes are spread over the columns."""
+        """The row as a refused one; a parquet row is written as JSON, as its bytes are spread over columns."""
         raw = json.dumps(self.values, default=repr) if self.line is None else reversible_text(self.line)
         return RefusedRow(self.where, reason, raw)
 
 
 def reversible_text(line: bytes) -> str:
-    """The line as text that can be turned back into the same bytes, whatever they are; empty where it is too long."""
+    """The line as text that encodes to the same bytes (`surrogateescape`); empty where it is too long."""
     return "" if len(line) > MAX_ROW_BYTES else line.decode("utf-8", "surrogateescape")
 
 
@@ -50,12 +50,12 @@ def too_long(what: str, size: int) -> str:
 
 
 def type_name(value: object) -> str:
-    """What a person who writes JSON calls the type of `value`."""
+    """The type of `value` in the terms of JSON."""
     return _TYPES.get(type(value), type(value).__name__)
 
 
 def store() -> Path:
-    """The folder of all data that was downloaded or prepared."""
+    """The folder of all downloaded and prepared data: $RLRUN_DATA, by default ~/.cache/rlrun/data."""
     return Path(os.environ.get("RLRUN_DATA") or Path("~/.cache/rlrun/data")).expanduser().absolute()
 
 
@@ -71,7 +71,7 @@ def parse_line(name: str, number: int, line: bytes) -> RawRow | RefusedRow:
 
 
 def parse_object(line: bytes, of: str = "line", expected: str = "one object on each line") -> dict[str, Any]:
-    """The object that the line, or the element `of` an array, holds; raises `UnfitRow`."""
+    """Parse a line, or an array's element, as an object; `of` names it in messages. Raises `UnfitRow`."""
     if len(line) > MAX_ROW_BYTES:
         raise UnfitRow(too_long(of, len(line)))
     if not line.strip():
@@ -86,13 +86,13 @@ def parse_object(line: bytes, of: str = "line", expected: str = "one object on e
         raise UnfitRow(TOO_DEEP) from error
     if not isinstance(values, dict):
         raise UnfitRow(f"the {of} is of type {type_name(values)}; expected {expected}")
-    if b"\\u" in line or line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # nothing else can need a closer look
+    if b"\\u" in line or line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # only these can hold what `check` refuses
         check(values)
     return values
 
 
 def check_bytes(line: bytes) -> None:
-    """Raise `UnfitRow` where the bytes are no text."""
+    """Raise `UnfitRow` where the bytes are not UTF-8 or contain NUL."""
     if (nul := line.find(b"\0")) >= 0:
         raise UnfitRow(f"a NUL character at byte offset {nul}")
     try:
@@ -104,13 +104,13 @@ def check_bytes(line: bytes) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise UnfitRow(f"key {short_repr(twice)} stands twice in one object")
+        duplicate = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise UnfitRow(f"key {short_repr(duplicate)} stands twice in one object")
     return values
 
 
 def _int(text: str) -> int:
-    """64 bits are what parquet, orjson and a database column hold; a longer number would come back changed."""
+    """An integer of at most 64 bits, as parquet, orjson and databases have them; longer ones would be changed."""
     if len(text) > 20 or not -(2**63) <= (number := int(text)) < 2**64:
         raise UnfitRow(f"the whole number {short_repr(text, 30)} does not fit 64 bits; write it as text would")
     return number
@@ -135,7 +135,7 @@ def expect(path: str, value: Any, kind: type, expected: str) -> Any:
 
 
 def json_value(key: str, value: Any, kind: type, expected: str) -> Any:
-    """A value that may also be written as JSON, as in columns that hold text; None where there is none."""
+    """A value that may also be JSON text, as in text columns; None where it is null or blank. Raises `UnfitRow`."""
     if isinstance(value, str):
         try:
             value = parse_object(f'{{"it":{value.strip() or "null"}}}'.encode("utf-8", "surrogatepass"))["it"]
@@ -145,30 +145,30 @@ def json_value(key: str, value: Any, kind: type, expected: str) -> Any:
 
 
 def check(values: dict[str, Any]) -> None:
-    """Raise `UnfitRow` for text with NUL or lone surrogates, too much depth or text."""
+    """Raise `UnfitRow` for text with NUL or lone surrogates, and for too much depth or text."""
     size = _check_value("", values, 1)
     if size > MAX_ROW_BYTES:
         raise UnfitRow(f"the row has {size:,} characters; expected at most {MAX_ROW_BYTES:,}")
 
 
 def _check_value(path: str, value: Any, depth: int) -> int:
-    """The characters of all texts in it. Raises `UnfitRow`."""
+    """The number of characters of all texts in a value. Raises `UnfitRow`."""
     if isinstance(value, str):
         _check_text(path, value)
         return len(value)
     if isinstance(value, list | tuple):
-        steps = ((f"{path}[{place}]", each) for place, each in enumerate(value))
+        children = ((f"{path}[{place}]", each) for place, each in enumerate(value))
     elif isinstance(value, dict):
-        steps = ((_key_path(path, key), each) for key, each in value.items())
+        children = ((_key_path(path, key), each) for key, each in value.items())
     else:
         return 0
     if depth > MAX_DEPTH:
         raise UnfitRow(TOO_DEEP)
-    return sum(_check_value(inner, each, depth + 1) for inner, each in steps)
+    return sum(_check_value(inner, each, depth + 1) for inner, each in children)
 
 
 def _key_path(path: str, key: str) -> str:
-    """`messages[2].content`; a name that is long or no identifier stands as Python writes it."""
+    """A path such as `messages[2].content`; a key that is long or no identifier is written as its repr."""
     inner = f"{path}.{key if len(key) <= 40 and key.isidentifier() else short_repr(key, 40)}".removeprefix(".")
     _check_text(inner, key)
     return inner
@@ -182,7 +182,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def truth_of(path: str, value: Any) -> str | None:
-    """As a text, JSON where it is another value."""
+    """A ground truth as text; other values become JSON. Raises `UnfitRow`."""
     try:
         return truth_text(value)
     except TypeError:
