@@ -1,4 +1,4 @@
-"""What verl itself says of its arguments: its environment is probed, and its own checks run there."""
+"""verl's own verdict on its arguments: its environment is probed, and its own checks run there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class VerlEnvironment:
 
 
 UNKNOWN = VerlEnvironment(None, frozenset())
-"""Of a Python that is not on this machine."""
+"""Stands for a Python that is not on this machine."""
 
 
 def probe(python: str) -> VerlEnvironment | Problem:
@@ -62,8 +62,8 @@ def probe(python: str) -> VerlEnvironment | Problem:
 def ask(
     python: str, version: str, program: Program, arguments: Sequence[str], env: Mapping[str, str]
 ) -> CheckResult | None:
-    """What verl says against the arguments, of its files and its code; None where it accepts them. Its verdict on equal
-    arguments is kept below the cache folder. What stops the question itself (time, memory, a package that is missing)
+    """The result of verl's own checks, with its files and its code; None where it accepts the arguments. The verdict on
+    equal arguments is kept below the cache folder. What stops the checks themselves (time, memory, a missing package)
     is a warning."""
     request = json.dumps({"verl": version, "program": program, "arguments": list(arguments), "env": dict(env)})
     name = hashlib.sha256((str(shutil.which(python)) + request + SCRIPT.read_text()).encode()).hexdigest()
@@ -86,8 +86,8 @@ def ask(
 
 def _output(command: Sequence[str], seconds: float, env: Mapping[str, str]) -> str:
     """What a command prints. Raises `OSError` or `subprocess.SubprocessError`."""
-    ran = subprocess.run(
+    completed = subprocess.run(
         command, capture_output=True, text=True, errors="replace", timeout=seconds, check=True,
         stdin=subprocess.DEVNULL, env={**os.environ, **env},
     )  # fmt: skip
-    return ran.stdout
+    return completed.stdout

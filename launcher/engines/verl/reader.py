@@ -1,4 +1,4 @@
-"""What verl writes, as events: its file logger's lines, its files of held-out answers, and its console."""
+"""Events from what verl writes: its file logger's lines, its files of held-out answers, and its console."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ _PHASES: tuple[tuple[str, PhaseName], ...] = (
 )  # fmt: skip
 
 TEXT = 1_000
-"""Characters of a text of a training step's answers, about."""
+"""About how many characters of each text of a training step's answers are kept."""
 
 
 class VerlReader:
-    """Keeps the last step and the last error between lines. Nothing here raises: what cannot be read is passed over."""
+    """Reads the lines of verl, keeping the last step and error. Unreadable lines are skipped; nothing raises."""
 
     def __init__(self, shown: int) -> None:
         self.shown = shown
         """Held-out answers of each validation that become events."""
         self.step = 0
         self.steps = 0
-        """Of the whole run; main_ppo says how many it counts."""
+        """Steps of the whole run; main_ppo prints how many it counts."""
         self.errors = TracebackReader()
         self.phase: PhaseName = "loading"
         self._samples = dict[int, int]()
         self._scores = dict[int, dict[tuple[str, str], list[float]]]()
-        """Of the answers to each prompt, by step; equal rows count as one."""
+        """Scores of the answers to each prompt, by step; equal rows count as one."""
 
     def console(self, line: str) -> Iterator[Event]:
         """The events of a line that verl's processes printed."""
@@ -63,10 +63,10 @@ class VerlReader:
             yield Waiting(text=waits[2], for_s=float(waits[1]))
             return
         self.errors.take(text, source[1] if source else "")
-        if _STEP.match(text):  # it went on, so no error before ended it
+        if _STEP.match(text):  # training continued, so no earlier error ended it
             self.errors.forget()
-        if found := _TOTAL.search(text):
-            self.steps = int(found[1])
+        if total := _TOTAL.search(text):
+            self.steps = int(total[1])
             yield LogProgress(step=self.step, steps=self.steps)
         phase = next((name for mark, name in _PHASES if mark in text), None)
         if phase and phase != self.phase:
@@ -102,31 +102,31 @@ class VerlReader:
 
     def groups(self, step: int, lines: Iterable[str], most: int) -> list[TrainingGroup]:
         """The answers to the first `most` prompts of `training/STEP.jsonl`; verl writes no advantages there."""
-        found = dict[tuple[str, str], list[tuple[str, float]]]()
+        by_prompt = dict[tuple[str, str], list[tuple[str, float]]]()
         for node in map(_node, lines):
             prompt, response, truth = _texts(node)
-            if node and (len(found) < most or (prompt, truth) in found):
-                found.setdefault((prompt, truth), []).append((response, _number(node.get("score"))))
+            if node and (len(by_prompt) < most or (prompt, truth) in by_prompt):
+                by_prompt.setdefault((prompt, truth), []).append((response, _number(node.get("score"))))
         return [
             TrainingGroup(
                 step=step, group=number, data_source="", prompt=cut_middle(prompt, TEXT),
                 ground_truth=cut_middle(truth, TEXT), responses=tuple(cut_middle(text, TEXT) for text, _ in answers),
                 scores=tuple(score for _, score in answers), parts={}, advantages=(math.nan,) * len(answers),
             )
-            for number, ((prompt, truth), answers) in enumerate(found.items(), 1)
+            for number, ((prompt, truth), answers) in enumerate(by_prompt.items(), 1)
         ]  # fmt: skip
 
     def scores(self, step: int) -> list[HeldOutScores]:
-        """Of the prompts of a validation, once all its answers were read; nothing when asked again."""
+        """Mean scores of a validation's prompts, once all its answers were read; empty when called again."""
         means = [
             (source, digest, math.fsum(scores) / len(scores))
             for (source, digest), scores in self._scores.pop(step, {}).items()
         ]
-        return held_out_scores(step, [each for each in means if math.isfinite(each[2])])
+        return held_out_scores(step, [mean for mean in means if math.isfinite(mean[2])])
 
     def end(self, code: int) -> Crashed | None:
-        """Why verl did not train to its end, which its exit code alone does not tell: it ends with 0 where it resumes
-        at the end of an epoch and trains nothing."""
+        """The crash, if verl did not train to its last step. The exit code alone does not tell: it is also 0 where verl
+        resumes at the end of an epoch and trains nothing."""
         if code:
             last = self.errors.last or f"verl ended with exit code {code}, and named no error"
             lines = (last, f"first: {self.errors.first}") if self.errors.first not in ("", last) else (last,)
@@ -138,13 +138,13 @@ class VerlReader:
 
 
 def renamed(data: Mapping[str, float]) -> dict[str, float]:
-    """The metrics by our names; one whose name no other project has is kept under verl's, and so is one that would hide
-    another."""
-    made = dict[str, float]()
+    """The metrics by our names. A metric keeps verl's name where it has no other, and where its new name would hide
+    another metric."""
+    metrics = dict[str, float]()
     for name, value in data.items():
         ours = canonical(name)
-        made[name if ours in data and ours != name else ours] = value
-    return made
+        metrics[name if ours in data and ours != name else ours] = value
+    return metrics
 
 
 def _node(line: str) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def compute_score(
 ) -> dict[str, float]:
     """The score of one answer by the reward of the run in `folder`; `python` runs rlrun. Raises `RuntimeError` where
     that process ends."""
-    asked = {"response": solution_str, "ground_truth": ground_truth, "data_source": data_source}
-    line = json.dumps({**asked, "extra_info": extra_info}, default=_plain)
+    request = {"response": solution_str, "ground_truth": ground_truth, "data_source": data_source}
+    line = json.dumps({**request, "extra_info": extra_info}, default=_to_json)
     with _lock:
         scorer = _scorers.get(folder)
         if scorer is None or scorer.poll() is not None:
@@ -41,17 +41,17 @@ def compute_score(
         answer = scorer.stdout.readline()
     if not answer:
         raise RuntimeError(f"the process that scores answers ended with exit code {scorer.wait()}; its log is above")
-    found: dict[str, float] = json.loads(answer)
-    return found
+    scores: dict[str, float] = json.loads(answer)
+    return scores
 
 
 def _start(python: str, folder: str) -> subprocess.Popen[str]:
     command = [python, "-P", "-m", "launcher.engines.verl.score", folder]
-    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
-    atexit.register(started.kill)
-    return started
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    atexit.register(process.kill)
+    return process
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays, as verl's rows hold them."""
+def _to_json(value: Any) -> Any:
+    """The JSON value of NumPy's numbers and arrays, which verl's rows hold."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

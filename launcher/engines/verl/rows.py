@@ -30,7 +30,7 @@ NEEDED: Mapping[Kind, tuple[str, ...]] = {
     "prompts": ("prompt[].role", "prompt[].content", "data_source", "reward_model.ground_truth"),
     "answers": ("messages[].role", "messages[].content"),
 }
-"""Columns, and what is in them, without which verl reads no row (rl_dataset.py, naive.py:43)."""
+"""Columns and their fields without which verl reads no row (rl_dataset.py, naive.py:43)."""
 FORMS = {
     "prompt": "prompt=[{role: user, content: ...}]", "messages": "messages=[{role: user, content: ...}, ...]",
     "data_source": "data_source", "reward_model": "reward_model={style: rule, ground_truth: ...}",
@@ -38,7 +38,7 @@ FORMS = {
 WRITTEN = {*FORMS, "ability", "extra_info"}
 """Columns of prepared rows."""
 OWN = {"data.custom_cls.path", "reward.reward_manager.module.path"}
-"""Arguments for code of the user's that reads the columns as it likes."""
+"""Arguments that name user code, which may read the columns in any form."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class RowCounts:
 
 
 def provide(run: RunSpec, folder: Path) -> RowCounts:
-    """Make the files, anew at each start, as a kill may have cut them off. Raises `Problems`."""
+    """Write the files, anew at each start, as a kill may have truncated them. Raises `Problems`."""
     work, kind = folder / WORK, run.algorithm.data
-    data = run.data if isinstance(run.data, Files) else _written(run.data, kind, work)
-    found = look(run)
-    if found and not found.unreadable:
-        names = {split: [name for name, _ in found.splits[split]] for split in SPLITS}
+    data = run.data if isinstance(run.data, Files) else _write_rows(run.data, kind, work)
+    files = look(run)
+    if files and not files.unreadable:
+        names = {split: [name for name, _ in files.splits[split]] for split in SPLITS}
     else:
-        made = prepare(data, kind, "rows", lambda _: None)
-        names = {split: [str(path)] if (path := made / f"{split}.parquet").is_file() else [] for split in SPLITS}
+        output = prepare(data, kind, "rows", lambda _: None)
+        names = {split: [str(path)] if (path := output / f"{split}.parquet").is_file() else [] for split in SPLITS}
     for split in SPLITS:
-        _place(names[split], work / f"{split}.parquet")
+        _link_or_join(names[split], work / f"{split}.parquet")
     if data.val_share and not names["val"]:
         _hold_out(run, kind, work)
     counts = RowCounts(*(count_rows(work / f"{split}.parquet") for split in SPLITS))
@@ -75,9 +75,9 @@ class RowFiles:
     """The files of a run's rows, as they were written."""
 
     splits: Mapping[Split, Sequence[tuple[str, frozenset[str]]]]
-    """Names, and what is in the columns of each that is parquet."""
+    """Names of the files, and the fields of each that is parquet."""
     needed: tuple[str, ...]
-    """What verl reads of each row."""
+    """Fields that verl reads in each row."""
 
     @property
     def unreadable(self) -> list[tuple[Split, str, str]]:
@@ -93,27 +93,27 @@ class RowFiles:
         """Files that cannot be joined into one. Raises as `look` does."""
         for split in SPLITS:
             paths = [Path(name) for name, _ in self.splits[split]]
-            if not self.unreadable and len(paths) > 1 and (found := unlike_files(paths)):
-                path, column, kinds = found
+            if not self.unreadable and len(paths) > 1 and (difference := unlike_files(paths)):
+                path, column, kinds = difference
                 message = f"{path}: {column} is of another type than in the files before it ({kinds})"
                 yield CheckResult("FAIL", f"data.{split}_files", message, "write it with one type in all files")
 
     def rewritten(self) -> Iterator[CheckResult]:
-        """Files that were made for verl and are prepared, as they hold something else."""
+        """Warnings about files that were made for verl and are prepared anew, as they lack a field."""
         needed = _columns([self.needed])
         lost = _columns(fields for split in SPLITS for _, fields in self.splits[split]) - WRITTEN
         without = f", without {', '.join(sorted(lost))}" if lost else ""
-        known = {name: fields for split in SPLITS for name, fields in self.splits[split]}
+        fields_by_name = {name: fields for split in SPLITS for name, fields in self.splits[split]}
         for split, name, missing in self.unreadable:
-            if len(needed - known[name]) > (len(needed) > 1):
+            if len(needed - fields_by_name[name]) > (len(needed) > 1):
                 continue  # rows of another form
             message = f"{name} has no {missing}, which verl reads of each row: all rows are written anew{without}"
             yield CheckResult("WARN", f"data.{split}_files", message, f"write {FORMS[_column(missing)]} in each row")
 
 
 def check_files(run: RunSpec) -> list[CheckResult]:
-    """Files that are written anew or cannot be joined; nothing of those that cannot be read, as the check of the rows
-    says that."""
+    """Results about files that are written anew or cannot be joined. Files that cannot be read are left to the check of
+    the rows."""
     try:
         files = look(run)
         return [*files.rewritten(), *files.unlike()] if files else []
@@ -122,8 +122,8 @@ def check_files(run: RunSpec) -> list[CheckResult]:
 
 
 def look(run: RunSpec) -> RowFiles | None:
-    """The files; None where they are prepared whatever they hold. Raises `OSError`, or `ValueError` of a file that is
-    no parquet."""
+    """The run's row files; None where they are prepared in any case. Raises `OSError`, or `ValueError` where a file is
+    not parquet."""
     data = run.data
     if not isinstance(data, Files) or data.format != "auto":
         return None
@@ -145,7 +145,7 @@ def _column(field: str) -> str:
     return re.split(r"[.\[]", field)[0]
 
 
-def _place(names: Sequence[str], target: Path) -> None:
+def _link_or_join(names: Sequence[str], target: Path) -> None:
     target.unlink(missing_ok=True)
     if len(names) == 1:
         os.symlink(os.path.abspath(names[0]), target)
@@ -164,20 +164,20 @@ def _hold_out(run: RunSpec, kind: Kind, work: Path) -> None:
     move_rows(train, val, held_out)
 
 
-def _written(data: Dataset, kind: Kind, work: Path) -> Files:
-    """The rows of a dataset that makes them itself, in files."""
+def _write_rows(data: Dataset, kind: Kind, work: Path) -> Files:
+    """Write the rows of a dataset that has no files to JSON lines."""
     for split in SPLITS:
         with (work / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(node) + "\n" for node in _nodes(data, split, kind))
+            file.writelines(json.dumps(node) + "\n" for node in _row_nodes(data, split, kind))
     held_out = (str(work / "val.jsonl"),) if (work / "val.jsonl").stat().st_size else ()
     return Files(train_files=(str(work / "train.jsonl"),), val_files=held_out)
 
 
-def _nodes(data: Dataset, split: Split, kind: Kind) -> Iterator[dict[str, Any]]:
+def _row_nodes(data: Dataset, split: Split, kind: Kind) -> Iterator[dict[str, Any]]:
     for row in data.rows(split, kind):
         if isinstance(row, Row):
             node = {"prompt": prompt_node(row.prompt), "data_source": row.data_source, "response": row.response}
-            given = row.ground_truth if row.typed_truth is None else row.typed_truth
-            truth = {"reward_model": {"style": row.style or "rule", "ground_truth": given}}
+            ground_truth = row.ground_truth if row.typed_truth is None else row.typed_truth
+            truth = {"reward_model": {"style": row.style or "rule", "ground_truth": ground_truth}}
             node |= truth if row.ground_truth is not None else {}
             yield {name: value for name, value in node.items() if value is not None}

@@ -43,9 +43,9 @@ def is_checkpoint_name(path: str) -> bool:
 
 def folders(root: Path) -> list[tuple[int, Path]]:
     """The steps and folders of verl's checkpoints in `root`, newest first; nothing is verified."""
-    found = [(int(match[1]), path) for path in (root.iterdir() if root.is_dir() else ()) if path.is_dir()
+    steps = [(int(match[1]), path) for path in (root.iterdir() if root.is_dir() else ()) if path.is_dir()
              and (match := _FOLDER.fullmatch(path.name))]  # fmt: skip
-    return sorted(found, reverse=True)
+    return sorted(steps, reverse=True)
 
 
 def tracked(root: Path) -> int | None:
@@ -70,13 +70,13 @@ def repair_tracker(root: Path) -> str:
 
 
 def faults(folder: Path) -> list[Problem]:
-    """What shows that a checkpoint of verl is not complete: shards of ranks that are missing, files that end early,
-    another number of processes than its configuration says, no state of the data loader. verl writes no hashes, so a
-    byte that changed within a tensor is not found."""
-    return [Problem(f"{folder.name}/{name}", got, code="bad-file") for name, got in _faults(folder)]
+    """Problems that show an incomplete checkpoint of verl: missing shards of ranks, truncated files, another number of
+    processes than its configuration says, no state of the data loader. verl writes no hashes, so a byte that changed
+    within a tensor is not found."""
+    return [Problem(f"{folder.name}/{name}", got, code="bad-file") for name, got in _find_faults(folder)]
 
 
-def _faults(folder: Path) -> Iterator[tuple[str, str]]:
+def _find_faults(folder: Path) -> Iterator[tuple[str, str]]:
     if not any(folder.glob("data*.pt")):  # written after all shards
         yield "data.pt", "is missing: it was not saved to its end"
     roles = [folder / name for name in ("actor", "critic") if (folder / name).is_dir()] or [folder]
@@ -94,11 +94,11 @@ def _shard_faults(role: Path) -> Iterator[tuple[str, str]]:
         if not (role / "dist_ckpt").is_dir() and not (role / "huggingface").is_dir():  # Megatron's
             yield "model_world_size_W_rank_R.pt", "is missing: there are no weights"
         return
-    worlds = {int(match[2]) for match in shards}
-    if len(worlds) > 1:
-        yield "model_world_size_W_rank_R.pt", f"shards of {' and '.join(map(str, sorted(worlds)))} processes are mixed"
+    counts = {int(match[2]) for match in shards}
+    if len(counts) > 1:
+        yield "model_world_size_W_rank_R.pt", f"shards of {' and '.join(map(str, sorted(counts)))} processes are mixed"
         return
-    (world,) = worlds
+    (world,) = counts
     ranks = defaultdict[str, set[int]](set)
     for match in shards:
         ranks[match[1]].add(int(match[3]))
@@ -112,7 +112,7 @@ def _shard_faults(role: Path) -> Iterator[tuple[str, str]]:
 
 
 def world_size(role: Path) -> int | None:
-    """Processes that saved it, as its fsdp_config.json says; None where there is none."""
+    """Number of processes that saved the shards, by fsdp_config.json; None without that file."""
     try:
         return int(parse_json(read_file(role / "fsdp_config.json"))["world_size"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -120,10 +120,10 @@ def world_size(role: Path) -> int | None:
 
 
 def take_over(folder: Path, step: int | None = None, validated: Mapping[str, float] | None = None) -> list[int]:
-    """Make a checkpoint of each of verl's in the run's folder that is complete, the earliest first, and of `step` alone
-    where that is given, with the metrics of the validation that followed; returns their steps. What is not complete
-    stays where it is, and is of no use to anyone. Raises `OSError`."""
-    root, made = folder / WORK / SAVED, list[int]()
+    """Turn each complete checkpoint of verl in the run's folder into one of the run, the earliest first; with `step`
+    only that one. `validated` has the metrics of the validation that followed. Returns the steps taken over; incomplete
+    checkpoints stay where they are. Raises `OSError`."""
+    root, taken = folder / WORK / SAVED, list[int]()
     for number, source in reversed(folders(root)):
         if step not in (None, number) or faults(source):
             continue
@@ -131,17 +131,17 @@ def take_over(folder: Path, step: int | None = None, validated: Mapping[str, flo
         text = json.dumps(writable({"engine": "verl", "step": number, "validated": metrics}), indent=1)
 
         def fill(draft: Path, source: Path = source, text: str = text) -> None:
-            shutil.copytree(source, draft / STATE / source.name, copy_function=_linked)
+            shutil.copytree(source, draft / STATE / source.name, copy_function=_link_or_copy)
             (draft / "trainer.json").write_text(text + "\n")
 
         checkpoints.write(folder / "checkpoints", number, fill)
         shutil.rmtree(source)
-        made.append(number)
-    return made
+        taken.append(number)
+    return taken
 
 
-def _linked(source: str, target: str) -> str:
-    """A second name of the file; a copy where the disk has no links."""
+def _link_or_copy(source: str, target: str) -> str:
+    """Hard-link a file; copy it where the file system has no links."""
     with suppress(OSError):
         os.link(source, target)
         return target
@@ -149,30 +149,30 @@ def _linked(source: str, target: str) -> str:
 
 
 def without_rows(source: str, root: Path) -> Path:
-    """The same checkpoint in `root`, without the state of the data loader. Raises `OSError`."""
+    """A copy of the checkpoint in `root`, without the state of the data loader. Raises `OSError`."""
     shutil.rmtree(root, ignore_errors=True)
     target = root / Path(source).name
-    shutil.copytree(source, target, copy_function=_linked, ignore=shutil.ignore_patterns("data*.pt"))
+    shutil.copytree(source, target, copy_function=_link_or_copy, ignore=shutil.ignore_patterns("data*.pt"))
     return target
 
 
 def merge(python: str, checkpoint: Path, target: Path) -> None:
     """Write the weights of a checkpoint (a run's, or verl's own folder) to `target` in Hugging Face's layout, with
     verl's own merger, in the environment of `python`. Raises `Problems`."""
-    inside = folders(checkpoint / STATE)
-    source = inside[0][1] if inside else checkpoint
+    stored = folders(checkpoint / STATE)
+    source = stored[0][1] if stored else checkpoint
     role = source / "actor" if (source / "actor").is_dir() else source
     backend = "megatron" if (role / "dist_ckpt").is_dir() else "fsdp"
     command = [python, "-m", "verl.model_merger", "merge", "--backend", backend, "--local_dir", str(role),
                "--target_dir", str(target)]  # fmt: skip
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+        completed = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     except OSError as error:
         got = f"{python} cannot be started: {error_message(error)}"
         raise Problems(Problem("engine.python", got, "use the Python of verl's environment", "not-found")) from error
-    if ran.returncode or not (target / "config.json").is_file():
-        printed = [line for line in ran.stderr.splitlines() if line.strip()] or ["it printed nothing"]
-        got = f"verl's merger ended with exit code {ran.returncode}: {printed[-1].strip()}"
+    if completed.returncode or not (target / "config.json").is_file():
+        printed = [line for line in completed.stderr.splitlines() if line.strip()] or ["it printed nothing"]
+        got = f"verl's merger ended with exit code {completed.returncode}: {printed[-1].strip()}"
         raise Problems(Problem(str(role), got, f"run {shlex.join(command)} to see more", "bad-file"))
 
 

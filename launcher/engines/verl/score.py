@@ -16,7 +16,7 @@ from launcher.spec.stored import read_run
 WAITS = "rlrun: waits"
 """Begins the line on standard error about a reward that takes long; `reader` reads it among verl's lines."""
 NO_SCORE = 0.0
-"""Of an answer that cannot be scored: verl has no word for it."""
+"""Score of an answer that cannot be scored, for which verl has no value."""
 
 
 def main() -> None:
@@ -44,11 +44,11 @@ def scored(reward: Reward, asked: dict[str, object]) -> dict[str, float]:
         where=f"with the ground truth {short_repr(truth, 40)}" if index is None else f"{index} (extra_info.index)",
         typed_truth=None if isinstance(truth, str) else truth,
     )  # fmt: skip
-    found = score_safely(reward, [answer])
-    total = found.total[0]
-    if found.faults and found.faults[0]:
-        print(f"an answer has no score: {found.faults[0]}", file=sys.stderr, flush=True)
-    parts = {name: found.parts.get(name, [math.nan])[0] for name in reward.weight_by_name()}
+    scores = score_safely(reward, [answer])
+    total = scores.total[0]
+    if scores.faults and scores.faults[0]:
+        print(f"an answer has no score: {scores.faults[0]}", file=sys.stderr, flush=True)
+    parts = {name: scores.parts.get(name, [math.nan])[0] for name in reward.weight_by_name()}
     plain = {name: NO_SCORE if math.isnan(value) else value for name, value in parts.items()} if len(parts) > 1 else {}
     score = NO_SCORE if math.isnan(total) else total
     return {"score": score, "acc": score, **plain}

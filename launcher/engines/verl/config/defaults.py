@@ -26,20 +26,20 @@ CONFIGS = {"ppo": ("ppo_trainer", "ppo_megatron_trainer"), "sft": ("sft_trainer_
 MEGATRON: Mapping[Program, tuple[str, ...]] = {
     "ppo": ("model_engine=megatron",), "sft": ("engine=megatron", "optim=megatron"),
 }  # fmt: skip
-"""The choices of verl's that give its config the keys of Megatron."""
+"""The choices of groups that give verl's config the keys of Megatron."""
 SNAPSHOT, BESIDE = (Path(__file__).with_name(name) for name in ("snapshot.json", "beside.yaml"))
 
 
 @cache
 def snapshot() -> dict[str, Any]:
-    """Of each program its config, the parts that a choice of a group adds, and the fields of verl's dataclasses."""
+    """For each program its config and the parts that a choice of a group adds; and the fields of verl's dataclasses."""
     read: dict[str, Any] = orjson.loads(SNAPSHOT.read_bytes())
     return read
 
 
 @cache
 def beside() -> dict[str, Any]:
-    """What verl does with its config beside what that says: `beside.yaml`."""
+    """How verl uses its config, as far as the config does not state it: `beside.yaml`."""
     read: dict[str, Any] = yaml.load(BESIDE.read_bytes(), LOADER)  # a SafeLoader
     return read
 
@@ -54,13 +54,13 @@ def load(program: Program, name: str, choices: Mapping[str, str], folder: Path |
         return own
     if name not in CONFIGS[program]:
         raise Problems(Problem("--config-name", f"verl has no config {name}", suggest(name, CONFIGS[program])))
-    known = snapshot()[program]
-    node: dict[str, Any] = orjson.loads(orjson.dumps(known["config"]))
-    for group, choice in (known["chosen"][name] | choices).items():
-        if choice not in known["groups"].get(group, ()):
-            fix = suggest(choice, list(known["groups"].get(group, ())), before=f"{group}=")
+    program_snapshot = snapshot()[program]
+    node: dict[str, Any] = orjson.loads(orjson.dumps(program_snapshot["config"]))
+    for group, choice in (program_snapshot["chosen"][name] | choices).items():
+        if choice not in program_snapshot["groups"].get(group, ()):
+            fix = suggest(choice, list(program_snapshot["groups"].get(group, ())), before=f"{group}=")
             raise Problems(Problem(group, f"there is no {choice}", fix, "unknown-choice"))
-        for place, part in known["groups"][group][choice].items():
+        for place, part in program_snapshot["groups"][group][choice].items():
             *parents, last = place.split(".")
             section = node
             for parent in parents:
@@ -70,8 +70,8 @@ def load(program: Program, name: str, choices: Mapping[str, str], folder: Path |
 
 
 def _own_config(program: Program, name: str, folder: Path) -> dict[str, Any] | None:
-    """A config of the user's own that is one of verl's with other values, as in verl's examples; None where it is made
-    of more."""
+    """A config of the user's own that is one of verl's with other values, as in verl's examples; None where it is
+    composed of more."""
     try:
         own: Any = OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))
     except (OSError, yaml.YAMLError, OmegaConfBaseException):

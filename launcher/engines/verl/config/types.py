@@ -25,8 +25,8 @@ _NAMES = _Names(
 
 
 def accepts(annotation: str, value: object) -> bool:
-    """Whether a field of this type takes the value. Whole numbers are taken for fractions, and what is not known of a
-    type is not judged."""
+    """Whether a field of this type takes the value. Whole numbers are accepted as floats, and a class of verl's accepts
+    anything."""
     try:
         _adapter(annotation).validate_python(value)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""What of a config of verl's is known to fail, or not to be read, without verl: rows in YAML, arithmetic in Python.
+"""Rules on what in a config of verl fails, or is not read, judged without verl: rows in YAML, arithmetic in Python.
 
 Only keys that a run of ours sets, and those that public launch scripts set, are judged; where verl is installed, its
 own checks have the last word (`launcher.engines.verl.ask`).
@@ -22,8 +22,8 @@ def judge(config: dict[str, Any], facts: LaunchFacts = UNKNOWN) -> list[RuleResu
     run, table = BatchSizes(config), read_table()
     if wrong := list(judge_rows(run, table.sizes)):  # everything else divides by these
         return wrong
-    of_program = (judge_sampled, judge_function, judge_labels) if run.sampled else (judge_sft,)
+    program_rules = (judge_sampled, judge_function, judge_labels) if run.sampled else (judge_sft,)
     found = [*judge_rows(run, table.settings)]
-    found += [result for rule in (*of_program, judge_packages, judge_gpus) for result in rule(run, facts)]
+    found += [result for rule in (*program_rules, judge_packages, judge_gpus) for result in rule(run, facts)]
     failed = {result.problem.where for result in found if result.level == "FAIL"}
     return [*dict.fromkeys(result for result in found if result.level == "FAIL" or result.problem.where not in failed)]

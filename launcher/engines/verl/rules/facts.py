@@ -14,17 +14,17 @@ from launcher.spec.model import Architecture
 
 @dataclass(frozen=True)
 class LaunchFacts:
-    """What was found of data, model and environment; None is not known, and then not judged."""
+    """Facts about data, model and environment; None is unknown, and not judged."""
 
     run: RunFacts = field(default_factory=lambda: RunFacts(Path(), here=True))
-    """What a plan has found of the rows."""
+    """What a plan has found about the rows."""
     reward_keys: frozenset[str] | None = None
-    """What the dict of the user's reward function holds; None of a number."""
+    """Keys of the dict that the user's reward function returns; None where it returns a number."""
     unaccepted: tuple[str, ...] = ()
     """Arguments that verl gives to the user's reward function, and that it does not take."""
     shape: Architecture | None = None
     visible_gpus: int | None = None
-    """Of this machine, where CUDA_VISIBLE_DEVICES is given to the run."""
+    """GPUs of this machine that the run sees, where it sets CUDA_VISIBLE_DEVICES."""
     checkpoint_world: int | None = None
     """Processes that wrote the checkpoint that is resumed from."""
     packages: frozenset[str] | None = None

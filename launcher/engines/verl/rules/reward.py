@@ -1,4 +1,4 @@
-"""What scores the answers: verl finds what is wrong with it after a whole rollout."""
+"""Rules on what scores the answers; verl finds its faults only after a whole rollout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def judge_function(run: BatchSizes, facts: LaunchFacts) -> Results:
 
 
 def judge_labels(run: BatchSizes, facts: LaunchFacts) -> Results:
-    """What verl's own rules read of each row: where it comes from, and the truth."""
+    """The fields that verl's own rewards read in each row: its data source and ground truth."""
     others = is_set(run(f"{FUNCTION}.path")) or run("reward.reward_model.enable")
     if others or run("reward.reward_manager.source") == "importlib":
         return

@@ -1,4 +1,4 @@
-"""How batches, GPUs and models are divided; what a row of the table cannot say, as several sizes are in it."""
+"""Rules on how batches, GPUs and models are divided: they compare several sizes, which a row of the table cannot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TP = "tensor_model_parallel_size"
 
 
 def judge_gpus(run: BatchSizes, facts: LaunchFacts) -> Results:
-    """GPUs that are there, and those of the checkpoint that is resumed from."""
+    """The run's GPUs against those that it sees, and those of the checkpoint that it resumes from."""
     where = "trainer.n_gpus_per_node"
     if run("trainer.nnodes") == 1 and facts.visible_gpus is not None and facts.visible_gpus < run.gpus:
         got = f"{run.gpus} GPUs, and CUDA_VISIBLE_DEVICES shows {facts.visible_gpus} of this machine's"
@@ -33,8 +33,8 @@ def judge_gpus(run: BatchSizes, facts: LaunchFacts) -> Results:
 
 
 def judge_sampled(run: BatchSizes, facts: LaunchFacts) -> Results:
-    """Of main_ppo. Micro-batches are judged where the batches are shared evenly."""
-    uneven = [*_shares(run)]
+    """Sizes of main_ppo. Micro-batches are judged where the batches are shared evenly."""
+    uneven = [*_check_shares(run)]
     yield from uneven
     yield from _micro_batches(run, are_even=not uneven)
     yield from _served_models(run, facts)
@@ -56,7 +56,7 @@ def judge_sft(run: BatchSizes, facts: LaunchFacts) -> Results:
         yield fails("data.micro_batch_size_per_gpu", got, divisors(share, micro or 4))
     if run("data.use_dynamic_bsz"):
         where, limit = "data.max_token_len_per_gpu", run("data.max_token_len_per_gpu")
-        yield from _room(where, limit, run.sequence_parallel("engine"), run("data.max_length"), "data.max_length")
+        yield from _check_room(where, limit, run.sequence_parallel("engine"), run("data.max_length"), "data.max_length")
     if facts.run.val_rows is not None and run("data.val_files") and facts.run.val_rows // ranks < share:
         got = f"{facts.run.val_rows} rows are no whole batch of {run.batch}: val/loss is nan"
         yield warns("data.val_files", got, f"use at least {share * ranks} rows", "not-enough")
@@ -66,8 +66,8 @@ def judge_sft(run: BatchSizes, facts: LaunchFacts) -> Results:
         yield fails("data.ignore_input_ids_mismatch", f"false, and {got}", fix, "bad-row")
 
 
-def _shares(run: BatchSizes) -> Results:
-    """Every GPU holds a part of one copy of the model, and every rank has as many answers of each mini-batch."""
+def _check_shares(run: BatchSizes) -> Results:
+    """Problems unless each GPU holds a part of one copy of the model, and ranks share mini-batches evenly."""
     for section in run.trained:
         parallel, ranks, where = run.model_parallel(section), run.ranks(section), f"{section}.ppo_mini_batch_size"
         if run.gpus % parallel:
@@ -82,7 +82,7 @@ def _shares(run: BatchSizes) -> Results:
 
 
 def _unshared_gpus(run: BatchSizes, section: str, parallel: int) -> tuple[str, str, list[int]]:
-    """Where, what and which sizes instead, of GPUs that `parallel` of them cannot share."""
+    """The setting, the problem and sizes to use, where `parallel` GPUs of one model do not divide all GPUs."""
     got = f"{run.gpus} GPUs cannot be shared by {parallel} that hold one model ({section})"
     if run.uses_megatron(section):
         return "trainer.n_gpus_per_node", got, multiples(run.gpus, parallel)
@@ -90,8 +90,8 @@ def _unshared_gpus(run: BatchSizes, section: str, parallel: int) -> tuple[str, s
 
 
 def _micro_batches(run: BatchSizes, are_even: bool) -> Results:
-    """Of rows: a rank's answers are cut into whole ones, which is judged where all ranks have as many. Of tokens: the
-    longest answer fits. V1's critic always counts tokens."""
+    """Micro-batches in rows must divide a rank's answers, which is judged where all ranks have as many (`are_even`);
+    those in tokens must hold the longest answer. V1's critic always counts tokens."""
     per_rank, longest = run.filled // run.ranks(), run("data.max_prompt_length") + run("data.max_response_length")
     parts = [(ACTOR, "", "ppo", run.mini() // run.ranks())]
     parts += [(section, "log_prob_", "log_prob", per_rank) for section in run.scored]
@@ -102,7 +102,7 @@ def _micro_batches(run: BatchSizes, are_even: bool) -> Results:
             new = "+" if run(where) is None else ""
             parallel = run.sequence_parallel(section if section == "critic" else ACTOR)
             what = "data.max_prompt_length + data.max_response_length"
-            yield from _room(f"{new}{where}", run(where, CRITIC_TOKENS), parallel, longest, what)
+            yield from _check_room(f"{new}{where}", run(where, CRITIC_TOKENS), parallel, longest, what)
             continue
         where = f"{section}.{name}_micro_batch_size_per_gpu"
         if are_even and (size := run(where)) is not None and answers % size:
@@ -110,8 +110,8 @@ def _micro_batches(run: BatchSizes, are_even: bool) -> Results:
             yield fails(where, got, divisors(answers, size))
 
 
-def _room(where: str, limit: int | None, parallel: int, longest: int, what: str) -> Results:
-    """The longest row fits a micro-batch of tokens."""
+def _check_room(where: str, limit: int | None, parallel: int, longest: int, what: str) -> Results:
+    """A problem where a micro-batch of `limit` tokens on each of `parallel` ranks does not hold the longest row."""
     if limit is not None and limit * parallel < longest:
         room = f"{limit:,} tokens" + (f" on each of {parallel} ranks" if parallel > 1 else "")
         yield fails(where, f"{room} are fewer than {what} = {longest:,}", [-(-longest // parallel)])
@@ -127,7 +127,7 @@ def _pools(run: BatchSizes) -> Iterator[tuple[str, str]]:
 
 
 def _served_models(run: BatchSizes, facts: LaunchFacts) -> Results:
-    """Replicas of a model that is served share the GPUs, and ranks of one share its attention heads."""
+    """Problems unless replicas of a served model divide the GPUs, and the ranks of one divide its attention heads."""
     for place, pool in _pools(run):
         gpus = product(run(pool), "n_gpus_per_node", "nnodes")
         tp, size = product(run(place), TP), product(run(place), TP, "data_parallel_size")

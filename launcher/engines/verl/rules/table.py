@@ -1,4 +1,4 @@
-"""The rules of one shape, `rules.yaml`: what verl refuses of a setting, or does not read, whatever the sizes are."""
+"""The rules in `rules.yaml`: values of a setting that verl refuses or does not read, whatever the sizes are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RuleRow:
     """A rule: what is said of a setting whose value meets `refused`, where the conditions on others are met, too."""
 
     key: str
-    """With spaces between several."""
+    """The setting, or several separated by spaces."""
     refused: Any = "always"
     """The condition on the value, as `meets` reads it."""
     where: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class RuleRow:
     allowed: Sequence[Any] = ()
     """Values that verl knows, in place of `refused`."""
     instead: dict[str, str] = field(default_factory=dict)
-    """Of a value that verl does not know: what has it there."""
+    """By a value that verl does not know here: the fix that names the other settings for it."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def judge_packages(run: BatchSizes, facts: LaunchFacts) -> Results:
 def _unknown_choice(row: RuleRow, key: str, value: Any) -> RuleResult:
     got, fix = f"{value}, which verl has by other settings", row.instead.get(str(value), "")
     if not fix:
-        known = [str(each) for each in row.allowed if each is not None]
-        got, fix = f"got {short_repr(value)}", suggest(str(value), known)
+        choices = [str(each) for each in row.allowed if each is not None]
+        got, fix = f"got {short_repr(value)}", suggest(str(value), choices)
     return RuleResult(row.level, Problem(key, got, fix, "unknown-choice"))
 
 
