@@ -1,4 +1,4 @@
-"""What is seen of a run's checks, from a line that is printed before anything is loaded that takes time."""
+"""Shows a run's checks as they go on; the first line is printed before any slow import."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from launcher.core import activity
 CHECKING = ("plan", "train")
 """Commands that check a run first."""
 SILENT = {"--help", "--json", "--yaml"}
-"""With these a command prints its answer and nothing else."""
+"""Options with which a command prints its answer and nothing else."""
 _printed = set[str]()
-"""Lines that stand already: what is checked again after a value was fitted is no news."""
+"""Lines that are printed already: checks that are repeated after a value was fitted print nothing new."""
 
 
 @contextmanager
 def checks_shown(words: Sequence[str]) -> Iterator[None]:
-    """What is checked for these words of a command line is shown meanwhile; nothing while a shell completes them."""
+    """Show what is being checked for these words of a command line; nothing during shell completion."""
     quiet = SILENT & {*words} or not {activity.QUIET, "_RLRUN_COMPLETE"}.isdisjoint(os.environ)
     if quiet or not words or words[0] not in CHECKING:
         yield
@@ -30,7 +30,7 @@ def checks_shown(words: Sequence[str]) -> Iterator[None]:
 
 
 def show(text: str, for_s: float) -> None:
-    """On standard error: a line that the next one takes the place of on a terminal, and a line each elsewhere."""
+    """Print an activity on standard error: on a terminal the next one replaces its line."""
     text = f"{text}, for {for_s:.0f} s" if for_s else text
     if sys.stderr.isatty():
         width = os.get_terminal_size(2).columns

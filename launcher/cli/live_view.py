@@ -23,14 +23,14 @@ from launcher.core.redaction import printable
 from launcher.core.state import RunState, Sink
 from launcher.monitor.console import LinePrinter, clock, date, results_of, unsaid, waiting
 
-REDRAW_S = 0.25  # a picture costs as much as a thousand events
+REDRAW_S = 0.25  # least time between two pictures; one costs as much as a thousand events
 OUTCOMES = {"learned": "green", "not learned": "yellow", "harmed": "red"}
 COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "waiting": "dim"}
 
 
 @contextmanager
 def watching(console: Console | None = None) -> Iterator[Sink]:
-    """What happens in a run is shown: drawn on a terminal, printed as verl's lines elsewhere."""
+    """The sink that shows a run: drawn on a terminal, printed as lines like verl's elsewhere."""
     console = console or Console(file=sys.stdout)
     if not console.is_terminal:
         with closing(LinePrinter()) as printer:
@@ -41,7 +41,7 @@ def watching(console: Console | None = None) -> Iterator[Sink]:
 
 
 class Drawing:
-    """What is drawn on a terminal again and again, in the same place. A terminal that was closed ends nothing."""
+    """A picture that is redrawn in place on a terminal. A terminal that was closed is no error."""
 
     def __init__(self, console: Console, *, transient: bool = False) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=transient)
@@ -50,7 +50,7 @@ class Drawing:
             self._live.start()
 
     def draw(self, draw: Callable[[], RenderableType], *, now: bool = False) -> None:
-        """What `draw` makes, unless something was drawn a moment ago; `now` in any case."""
+        """Show what `draw` returns, unless less than REDRAW_S has passed since the last picture; with `now` always."""
         if now or time.monotonic() - self._drawn_at >= REDRAW_S:
             self._drawn_at = time.monotonic()
             with suppress(OSError):
@@ -62,10 +62,10 @@ class Drawing:
 
 
 class LiveView(Drawing):
-    """Draws the run's state."""
+    """A sink that draws the run's state."""
 
     def show_activity(self, text: str, for_s: float) -> None:
-        """Before the run has any state."""
+        """Show an activity before the run has any state."""
         self.write(RunState(status="running", phase=text), [], [])
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
@@ -80,12 +80,12 @@ def picture(state: RunState, now: float) -> RenderableType:
     parts: list[RenderableType] = [_progress(state, now, border), Text(), _numbers(state)]
     if state.score is not None:
         parts += [Text(), _curve(state)]
-    parts += _news(state, now)
+    parts += _notices(state, now)
     return Panel(Group(*parts), title=title, title_align="left", border_style=border, padding=(0, 2))
 
 
 def colour(state: RunState) -> str:
-    """That of its status; of a run that reached its end and is doubtful, another."""
+    """The colour of the run's status; yellow where it finished with a doubtful result."""
     return "yellow" if state.doubtful else COLOURS[state.status]
 
 
@@ -93,14 +93,14 @@ def _progress(state: RunState, now: float, style: str) -> RenderableType:
     row = Table.grid(padding=(0, 2), expand=True)
     for ratio in (None, 1, None):
         row.add_column(ratio=ratio, no_wrap=True)
-    busy = state.phase if state.status == "running" else state.status
+    phase = state.phase if state.status == "running" else state.status
     bar = ProgressBar(total=max(state.steps, 1), completed=state.step, complete_style=style, finished_style=style)
-    row.add_row(Text(printable(busy or "loading"), f"bold {style}"), bar, f"{state.step}/{state.steps or '?'}")
+    row.add_row(Text(printable(phase or "loading"), f"bold {style}"), bar, f"{state.step}/{state.steps or '?'}")
     running = state.status == "running" and state.started_at is not None
     elapsed = now - state.started_at if running and state.started_at else state.elapsed_s
     left = clock(state.eta_s) if running and state.eta_s is not None else ""
-    begun = f"  ·  started {date(state.started_at)}" if date(state.started_at) else ""
-    time_row = Text(f"{clock(elapsed)} elapsed" + (f"  ·  {left} left" if left else "") + begun, "dim")
+    started = f"  ·  started {date(state.started_at)}" if date(state.started_at) else ""
+    time_row = Text(f"{clock(elapsed)} elapsed" + (f"  ·  {left} left" if left else "") + started, "dim")
     return Group(row, time_row)
 
 
@@ -121,34 +121,34 @@ def _curve(state: RunState) -> Text:
     return Text.assemble((f"{label(state.score_name)}  ", "dim"), (sparkline(values), "cyan"))
 
 
-def _used(usage: Sequence[Usage]) -> str:
-    """Of all processes together: their GPUs, of which the fullest and the hottest matter; without any, CPU and memory
-    of the processes, and of the fullest machine."""
+def _usage_text(usage: Sequence[Usage]) -> str:
+    """Usage of all processes: the mean load of their GPUs, memory of the fullest and temperature of the hottest one;
+    without GPUs, CPU and memory of the processes, and memory of the fullest machine."""
     shares = [each.gpu_percent for each in usage if each.gpu_percent is not None]
-    full = max(usage, key=lambda each: (each.gpu_memory_bytes or 0) / (each.gpu_memory_total_bytes or 1))
-    heat = [each.gpu_celsius for each in usage if each.gpu_celsius is not None]
+    fullest = max(usage, key=lambda each: (each.gpu_memory_bytes or 0) / (each.gpu_memory_total_bytes or 1))
+    temperatures = [each.gpu_celsius for each in usage if each.gpu_celsius is not None]
     parts = [f"GPU {sum(shares) / len(shares):.0f} %"] if shares else []
-    if full.gpu_memory_bytes is not None and full.gpu_memory_total_bytes is not None:
-        parts.append(f"{_gb(full.gpu_memory_bytes)} of {_gb(full.gpu_memory_total_bytes)} GB")
-    parts += [f"{max(heat):.0f} °C"] if heat else []
-    return "  ·  ".join(parts or _used_without_gpu(usage))
+    if fullest.gpu_memory_bytes is not None and fullest.gpu_memory_total_bytes is not None:
+        parts.append(f"{_gb(fullest.gpu_memory_bytes)} of {_gb(fullest.gpu_memory_total_bytes)} GB")
+    parts += [f"{max(temperatures):.0f} °C"] if temperatures else []
+    return "  ·  ".join(parts or _cpu_usage_parts(usage))
 
 
-def _used_without_gpu(usage: Sequence[Usage]) -> list[str]:
-    full = max(usage, key=lambda each: (each.machine_memory_bytes or 0) / (each.machine_memory_total_bytes or 1))
+def _cpu_usage_parts(usage: Sequence[Usage]) -> list[str]:
+    fullest = max(usage, key=lambda each: (each.machine_memory_bytes or 0) / (each.machine_memory_total_bytes or 1))
     cpu, memory = sum(each.cpu_percent or 0.0 for each in usage), sum(each.memory_bytes or 0 for each in usage)
-    of_all = f"machine {_gb(full.machine_memory_bytes or 0)} of {_gb(full.machine_memory_total_bytes or 0)} GB"
-    return [f"CPU {cpu:.0f} %", f"{_gb(memory)} GB", of_all]
+    machine = f"machine {_gb(fullest.machine_memory_bytes or 0)} of {_gb(fullest.machine_memory_total_bytes or 0)} GB"
+    return [f"CPU {cpu:.0f} %", f"{_gb(memory)} GB", machine]
 
 
 def _gb(size: int) -> str:
     return f"{size / 1e9:.1f}"
 
 
-def _news(state: RunState, now: float) -> list[RenderableType]:
+def _notices(state: RunState, now: float) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if state.usage:
-        lines.append(Text.assemble(("in use  ", "dim"), _used(list(state.usage.values()))))
+        lines.append(Text.assemble(("in use  ", "dim"), _usage_text(list(state.usage.values()))))
     lines += [Text.assemble((f"{name}  ", "dim"), printable(text)) for name, text in results_of(state).items()]
     kind = state.verdict.kind if state.verdict else ""
     parts = (

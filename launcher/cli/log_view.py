@@ -15,7 +15,7 @@ from launcher.logs.sources import GrowingLog, LogSource
 from launcher.views.log_state import LogState
 
 LOOK_S = 0.3
-LINES = 10  # of a log that are printed before new ones, without a terminal
+LINES = 10  # old lines of a log that are printed before new ones, without a terminal
 
 
 def watch_log(source: LogSource) -> None:
@@ -36,7 +36,7 @@ def watch_log(source: LogSource) -> None:
 
 
 def see_new(state: LogState, log: GrowingLog) -> tuple[LogState, int]:
-    """The state with a log's new events, and how many those are. A log that is read anew makes a state of its own."""
+    """The state after a log's new events, and their number. A log that is reread from its start gets a new state."""
     count, readings = 0, log.readings
     for event in log.new():
         if log.readings != readings:
@@ -47,13 +47,13 @@ def see_new(state: LogState, log: GrowingLog) -> tuple[LogState, int]:
 
 
 def tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Iterator[str]:
-    """The `last` whole lines, or all; with `alive`, new ones until it says no."""
+    """The `last` complete lines of a file, or all; with `alive`, also new lines until it returns False."""
     lines = NewLines(path)
     while True:
-        going = alive() if alive else False
+        is_alive = alive() if alive else False
         yield from lines.read() if last is None else deque(lines.read(), last)
         if path.is_file():
             last = None
-        if not going:
+        if not is_alive:
             return
         time.sleep(LOOK_S)

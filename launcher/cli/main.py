@@ -32,9 +32,9 @@ class CommandEntry:
     help: str
     """The first sentence of its help, shown without importing it; the command's docstring has the rest."""
     panel: str
-    """The heading under which it stands."""
+    """The heading of the help under which it is listed."""
     other_options: bool = False
-    """Whether options that it does not have are arguments, too: `--learning_rate 5e-6` is answered as a setting."""
+    """Whether unknown options are taken as arguments: `--learning_rate 5e-6` is answered as a setting."""
     examples: tuple[str, ...] = ()
 
 
@@ -108,7 +108,7 @@ def choose_markup() -> Markup:
 
 
 class LazyGroup(TyperGroup):
-    """COMMANDS in their order: a command's module is imported when it is called."""
+    """The COMMANDS in their order; a command's module is imported only when the command is called."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**{**more, "rich_markup_mode": choose_markup()})
@@ -125,7 +125,7 @@ class LazyGroup(TyperGroup):
         return name, load(next(entry for entry in COMMANDS if entry.name == name)) if name else command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """In plain text, under the same headings."""
+        """Write the commands in plain text, under their headings."""
         for panel in dict.fromkeys(entry.panel for entry in COMMANDS):
             with formatter.section(panel):
                 formatter.write_dl([(entry.name, entry.help) for entry in COMMANDS if entry.panel == panel])
@@ -134,21 +134,21 @@ class LazyGroup(TyperGroup):
 def load(entry: CommandEntry) -> Any:
     """The command itself, from `module:attribute` below `launcher.cli.commands`."""
     module, _, attribute = entry.at.partition(":")
-    gc.disable()  # collecting garbage takes a tenth of the import time, and there is none
+    gc.disable()  # collection takes a tenth of the import time and finds no garbage
     try:
-        found: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.commands.{module}"), attribute)
+        target: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.commands.{module}"), attribute)
         as_command = import_module("launcher.cli.output").as_command
     finally:
         gc.enable()
-    if isinstance(found, typer.Typer):
-        found.info.help, found.rich_markup_mode = entry.help, choose_markup()
-        return get_group(found)
-    single = typer.Typer(add_completion=False, rich_markup_mode=choose_markup(), pretty_exceptions_enable=False)
+    if isinstance(target, typer.Typer):
+        target.info.help, target.rich_markup_mode = entry.help, choose_markup()
+        return get_group(target)
+    command_app = typer.Typer(add_completion=False, rich_markup_mode=choose_markup(), pretty_exceptions_enable=False)
     examples = "\n\n".join(("Examples:", *entry.examples)) if entry.examples else None
     settings = {"ignore_unknown_options": entry.other_options}
-    text = "\n\n".join(filter(None, (entry.help, inspect.getdoc(found))))
-    single.command(entry.name, help=text, epilog=examples, context_settings=settings)(as_command(found))
-    return get_command(single)
+    text = "\n\n".join(filter(None, (entry.help, inspect.getdoc(target))))
+    command_app.command(entry.name, help=text, epilog=examples, context_settings=settings)(as_command(target))
+    return get_command(command_app)
 
 
 class Rlrun(typer.Typer):
@@ -160,8 +160,8 @@ class Rlrun(typer.Typer):
             try:
                 return super().__call__(*args, **more)
             finally:
-                sys.stdout.flush()  # here, as Python itself would end with a traceback
-        except BrokenPipeError:  # nobody reads any more
+                sys.stdout.flush()  # here, as at its exit Python would print a traceback
+        except BrokenPipeError:  # the reader has closed its end
             sys.exit(1)
         except OSError as error:
             if error.filename != streams.OUTPUT:

@@ -1,7 +1,7 @@
-"""The one writer of answers: text for people, JSON and CSV for programs; problems go to standard error, exit code 2.
+"""All output of commands: text for people, JSON and CSV for programs; problems go to standard error, exit code 2.
 
-Names and texts of logs, models and rows are not trusted: secrets are redacted, and no control or direction character
-reaches a terminal or a parser as it is.
+Names and texts of logs, models and rows are not trusted: secrets are redacted, and control and direction characters
+are escaped before they reach a terminal or a parser.
 """
 
 from __future__ import annotations
@@ -34,52 +34,52 @@ from launcher.core.user_code import Raised, caught
 out = Console()
 err = Console(stderr=True)
 
-WIDE = 1_000  # columns where no terminal is: names are not cut
+WIDE = 1_000  # columns of a table where there is no terminal, so that nothing is cut
 LEVELS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
-"""The colour of each result."""
-_RAW = re.compile(r"[^\n -~]")
-_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+"""Level of a check -> its style."""
+_NOT_PRINTABLE_ASCII = re.compile(r"[^\n -~]")
+_HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 """Categories of characters that steer a terminal or hide text: controls, directions, line separators."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for a formula at the beginning of a cell."""
+"""First characters of a cell that a spreadsheet reads as a formula."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Cell = str | tuple[str, str] | Text
-"""A text, also with its style, or styled already."""
+"""A text, a text with its style, or a styled text."""
 
 
 @dataclass(frozen=True)
 class CommandAnswer:
-    """What a command has to say."""
+    """The answer of a command, for programs and for people."""
 
     view: Any
-    """For programs."""
+    """What --json prints."""
     show: Callable[[], object]
     """Prints it for people."""
     exit_code: int = 0
 
 
 def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., None]:
-    """The function as typer calls it: a parameter that is a dataclass stands for its fields, where it returns a
-    `CommandAnswer` it has the option --json, and `Problems` are printed as lines of `✗ where: what was found; what to
-    use`, with exit code 2."""
-    parameters, groups = dict[str, Parameter](), dict[str, Any]()
-    for name, each in signature(function, eval_str=True).parameters.items():
-        if isinstance(each.annotation, type) and is_dataclass(each.annotation):
-            groups[name] = each.annotation
-            parameters |= signature(each.annotation, eval_str=True).parameters
+    """The function as typer calls it: a dataclass parameter becomes one parameter for each field; a function that
+    returns a `CommandAnswer` gets the option --json; and `Problems` are printed as lines of `✗ where: what was found;
+    what to use`, with exit code 2."""
+    parameters, option_classes = dict[str, Parameter](), dict[str, Any]()
+    for name, parameter in signature(function, eval_str=True).parameters.items():
+        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
+            option_classes[name] = parameter.annotation
+            parameters |= signature(parameter.annotation, eval_str=True).parameters
         else:
-            parameters[name] = each
+            parameters[name] = parameter
     own_json = "as_json" in parameters
     if function.__annotations__["return"] == "CommandAnswer" and not own_json:
         parameters["as_json"] = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
 
     def call(**given: Any) -> None:
         as_json = given.get("as_json", False) if own_json else given.pop("as_json", False)
-        for name, group in groups.items():
+        for name, group in option_classes.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         with problems_named():
-            answer = _own_code_named(partial(function, **given))
+            answer = _call_user_code(partial(function, **given))
             if answer and as_json:
                 write_json(answer.view)
             elif answer:
@@ -92,19 +92,19 @@ def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., N
     return call
 
 
-def _own_code_named(call: Callable[[], CommandAnswer | None]) -> CommandAnswer | None:
-    """What it returns. An error of a person's own code, as of a class in the folder of --config-dir, is a problem of
-    that line."""
-    found = caught(call)
-    if not isinstance(found, Raised):
-        return found
-    if isinstance(found.error, Problems | SystemExit) or not (line := found.own_line):
-        raise found.error
-    raise Problems(Problem(line, f"{type(found.error).__name__}: {error_message(found.error)}")) from found.error
+def _call_user_code(call: Callable[[], CommandAnswer | None]) -> CommandAnswer | None:
+    """The result of `call`. Raises an error of the user's own code, such as a class in --config-dir, as a problem at
+    its line."""
+    result = caught(call)
+    if not isinstance(result, Raised):
+        return result
+    if isinstance(result.error, Problems | SystemExit) or not (line := result.own_line):
+        raise result.error
+    raise Problems(Problem(line, f"{type(result.error).__name__}: {error_message(result.error)}")) from result.error
 
 
 class CommandGroup(typer.Typer):
-    """A command of commands: each of its functions is registered as `as_command` makes it."""
+    """A group of commands: each of its functions is wrapped by `as_command` when it is registered."""
 
     def __init__(self) -> None:
         super().__init__(no_args_is_help=True)
@@ -122,32 +122,32 @@ class CommandGroup(typer.Typer):
 
 def write_json(view: Any) -> None:
     """Print a view: dataclasses, lists, dicts, numbers, texts, paths."""
-    unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # else the stream's escapes are no JSON
-    text = json.dumps(writable(_plain(view)), indent=2, ensure_ascii=not unicode, allow_nan=False)
+    unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # the stream's own escapes are not JSON
+    text = json.dumps(writable(_to_plain(view)), indent=2, ensure_ascii=not unicode, allow_nan=False)
     typer.echo(json_safe(text))
 
 
 def json_safe(text: str) -> str:
-    """JSON with control and direction characters as escapes; equal once it is read."""
-    return _RAW.sub(lambda found: _escaped(found[0]), text)
+    """JSON with control and direction characters escaped; it parses to the same value."""
+    return _NOT_PRINTABLE_ASCII.sub(lambda match: _escape(match[0]), text)
 
 
-def _escaped(character: str) -> str:
-    return json.dumps(character)[1:-1] if unicodedata.category(character) in _HIDDEN else character
+def _escape(character: str) -> str:
+    return json.dumps(character)[1:-1] if unicodedata.category(character) in _HIDDEN_CATEGORIES else character
 
 
-def _plain(view: Any) -> Any:
+def _to_plain(view: Any) -> Any:
     if is_dataclass(view) and not isinstance(view, type):
-        return _plain(asdict(view))
+        return _to_plain(asdict(view))
     if isinstance(view, dict):
-        return {key: _plain(value) for key, value in view.items()}
+        return {key: _to_plain(value) for key, value in view.items()}
     if isinstance(view, list | tuple):
-        return [_plain(value) for value in view]
+        return [_to_plain(value) for value in view]
     return str(view) if isinstance(view, Path) else view
 
 
 def write_csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Rows for a spreadsheet; a name that begins as a formula does is quoted, so that nothing is computed from it."""
+    """Print rows as CSV; a name that begins like a formula is quoted, so that a spreadsheet shows it as text."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(f"'{name}" if name.startswith(FORMULA) else name for name in map(printable, head))
     writer.writerows(rows)
@@ -167,7 +167,7 @@ def tell(text: str, style: str = "dim") -> None:
 
 
 def _print(console: Console, line: Text) -> None:
-    """A terminal breaks it between words, but for a line with a command, which is to be copied."""
+    """Print a line, broken between words on a terminal, except where it holds a command that may be copied."""
     console.print(line, soft_wrap=not console.is_terminal or "rlrun " in line.plain, highlight=False)
 
 
@@ -178,8 +178,8 @@ def make_table(
     right: Sequence[str] = (),
     whole: Sequence[str] | None = None,
 ) -> Table:
-    """A table without lines. Too long cells of `whole` columns, by default of all, are cut; others are folded. A head
-    without any text is not shown."""
+    """A table without borders. Cells that are too long are cut in `whole` columns (default: all) and folded in others;
+    columns of `right` are right-aligned. A head without any text is not shown."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(head))
     for column in head:
         justify: Literal["left", "right"] = "right" if column in right else "left"
@@ -198,7 +198,7 @@ def _text(cell: Cell) -> Text:
 
 
 def say_table(table: Table) -> None:
-    """Print a table; elsewhere than on a terminal nothing is cut or folded."""
+    """Print a table; without a terminal nothing is cut or folded."""
     if out.is_terminal:
         out.print(table)
         return
@@ -217,7 +217,7 @@ def say_result(result: CheckResult, indent: str = "") -> None:
 
 @contextmanager
 def progress_line(*, lines: bool = False) -> Iterator[Callable[[str], None]]:
-    """What is under way: a line that changes on a terminal; without one, a line for each change with `lines`."""
+    """The function that shows the current activity: one changing line on a terminal, else lines, if `lines` is set."""
     if not err.is_terminal:
         yield lambda what: tell(what) if lines else None
         return
@@ -232,7 +232,7 @@ def problems_named() -> Iterator[None]:
         yield
     except Problems as found:
         say_problems(found.problems)
-    except BrokenPipeError:  # nobody reads any more, as behind `| head`
+    except BrokenPipeError:  # the reader has closed its end, as in `| head`
         raise
     except OSError as error:  # a full disk, a folder that may not be written
         where = str(error.filename or "the system")

@@ -60,7 +60,7 @@ def _print_lines() -> ShowBytes:
 
 @contextmanager
 def show_download() -> Iterator[Callable[[Progress], None]]:
-    """The callback that shows a download's progress, and what went wrong and is tried again."""
+    """The callback that shows a download's progress, and notes on failures that are retried."""
     with show_bytes() as show:
 
         def watch(progress: Progress) -> None:
@@ -75,7 +75,7 @@ def show_download() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def show_data_progress() -> Iterator[OnDataProgress]:
-    """The callback that shows how far the download and the preparation of data are."""
+    """The callback that shows the progress of downloading and preparing data."""
     with show_bytes() as show:
         yield lambda at: show(
             at.doing, at.done_bytes, at.bytes, f"{at.rows:,} rows, {at.rows_per_s:,.0f} rows/s" if at.rows else ""

@@ -1,5 +1,5 @@
-"""Standard output and standard error, as commands use them: secrets are redacted, and neither an encoding that lacks a
-character, nor a closed stream, nor a full disk ends a run."""
+"""Standard output and standard error of commands: secrets are redacted, and neither an encoding without a character,
+nor a closed stream, nor a full disk ends a run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def protect() -> None:
     for number in (0, 1, 2):
         try:
             os.fstat(number)
-        except OSError:  # closed: the next file that is opened would take its place, and be printed into
+        except OSError:  # closed: the next opened file would get its number, and the output
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout, sys.stderr = (
-        RedactingStream(_opened(stream, number), name)
+        RedactingStream(_escaping_stream(stream, number), name)
         for stream, number, name in ((sys.stdout, 1, OUTPUT), (sys.stderr, 2, ERRORS))
     )
 
 
-def _opened(stream: TextIO | None, number: int) -> TextIO:
-    """A stream that shows a character its encoding lacks by its number."""
+def _escaping_stream(stream: TextIO | None, number: int) -> TextIO:
+    """The stream, with escapes for characters that its encoding lacks; a new one for a stream that is None."""
     if stream is None:
         return open(number, "w", encoding="utf-8", closefd=False)
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
@@ -41,12 +41,12 @@ def _opened(stream: TextIO | None, number: int) -> TextIO:
 class RedactingStream(io.TextIOBase):
     """Wraps a text stream; each line is redacted as a whole, however many pieces it comes in.
 
-    What cannot be written is lost, and so is all that follows. `OSError` says so with the stream's name, once, and not
-    of standard error, as there is nowhere else to say it.
+    Where a write fails, its text and all later output is discarded. On standard output the first failure raises
+    `OSError` with the stream's name; on standard error it is ignored, as nothing could report it.
     """
 
     def __init__(self, to: TextIO, name: str) -> None:
-        self._to, self._name, self._partial = to, name, ""
+        self._stream, self._name, self._partial = to, name, ""
 
     def write(self, text: str) -> int:
         whole, end, partial = (self._partial + text).rpartition("\n")
@@ -63,12 +63,12 @@ class RedactingStream(io.TextIOBase):
 
     def _pass_on(self, text: str, *, flush: bool = False) -> None:
         try:
-            self._to.write(text)
+            self._stream.write(text)
             if flush:
-                self._to.flush()
+                self._stream.flush()
         except OSError as error:
             with suppress(OSError):  # a stream without a descriptor
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._to.fileno())  # takes what waits, at the end, too
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # discards the buffer, also at exit
             if self._name != OUTPUT:
                 return
             if isinstance(error, BrokenPipeError):
@@ -76,18 +76,18 @@ class RedactingStream(io.TextIOBase):
             raise OSError(error.errno, error.strerror, self._name) from error
 
     def isatty(self) -> bool:
-        return self._to.isatty()
+        return self._stream.isatty()
 
     def fileno(self) -> int:
-        return self._to.fileno()
+        return self._stream.fileno()
 
     def writable(self) -> bool:
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # the base class has an attribute
-        return self._to.encoding
+        return self._stream.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]  # the base class has an attribute
-        return self._to.errors
+        return self._stream.errors
