@@ -42,19 +42,19 @@ SIDE = "Quoted arguments, a run, or a recipe (grpo-gsm8k, my.sh#2)."
 def show(target: Target = None, config_dir: ConfigDir = None) -> CommandAnswer:
     """Print settings with type, default, range and description."""
     if target is None:
-        found = groups.overview(config_dir)
+        overview = groups.overview(config_dir)
         node = [
             {"group": each.name, "says": each.description, "default": each.default or None, "choices": each.choices}
-            for each in found
+            for each in overview
         ]
-        return CommandAnswer(node, lambda: _say_groups(found))
+        return CommandAnswer(node, lambda: _say_groups(overview))
     sections = groups.sections(target, config_dir)
     return CommandAnswer([_section_node(section) for section in sections], lambda: _say_sections(sections))
 
 
-def _say_groups(found: list[Group]) -> None:
+def _say_groups(overview: list[Group]) -> None:
     rows: list[list[Cell]] = [
-        [(group.name, "bold"), group.default or "-", ", ".join(group.choices), group.description] for group in found
+        [(group.name, "bold"), group.default or "-", ", ".join(group.choices), group.description] for group in overview
     ]
     rows.append([(", ".join(groups.PLAIN), "bold"), "", "", "settings of every run"])
     say_table(make_table(["group", "default", "choices", "what it is"], rows, whole=["group"]))
@@ -71,16 +71,16 @@ def _say_sections(sections: list[Section]) -> None:
             out.print(Text(printable(section.description), "dim"))
         if section.also and section.settings:
             out.print(Text(f"as {' and '.join(section.also)}, and", "dim"))
-        for each in section.settings:
-            _say_setting(each, section.sets.get(each.name, ""))
+        for setting in section.settings:
+            _say_setting(setting, section.sets.get(setting.name, ""))
 
 
-def _say_setting(of: Setting, chosen: str) -> None:
-    """On lines of its own, so that the consequence has the whole width."""
-    facts = [of.shape.kind, of.shape.range, of.shown_default if of.required else f"default {of.shown_default}"]
-    line = Text.assemble((of.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
+def _say_setting(row: Setting, chosen: str) -> None:
+    """Print a setting on lines of its own, so that its description has the whole width."""
+    facts = [row.shape.kind, row.shape.range, row.shown_default if row.required else f"default {row.shown_default}"]
+    line = Text.assemble((row.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
     out.print(line.append(f" · this choice: {printable(chosen)}" if chosen else "", "bold"), soft_wrap=True)
-    say_table(make_table(["", ""], [("  ", of.description)], whole=()))
+    say_table(make_table(["", ""], [("  ", row.description)], whole=()))
 
 
 def _section_node(section: Section) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def _section_node(section: Section) -> dict[str, Any]:
             "settings": settings}  # fmt: skip
 
 
-def _setting_node(of: Setting, section: Section) -> dict[str, Any]:
-    node = {"setting": of.name, "type": of.shape.kind, "required": of.required, "default": of.default,
-            "range": of.shape.range, "values": of.shape.values, "says": of.description,
-            "declared": of.where}  # fmt: skip
-    return node | ({"this_choice": section.sets[of.name]} if of.name in section.sets else {})
+def _setting_node(row: Setting, section: Section) -> dict[str, Any]:
+    node = {"setting": row.name, "type": row.shape.kind, "required": row.required, "default": row.default,
+            "range": row.shape.range, "values": row.shape.values, "says": row.description,
+            "declared": row.where}  # fmt: skip
+    return node | ({"this_choice": section.sets[row.name]} if row.name in section.sets else {})
 
 
 @app.command("names")
@@ -103,11 +103,11 @@ def names(
     ],
 ) -> CommandAnswer:
     """Print another project's names with what to type here."""
-    of = coming_from.project(project)
-    found = [(name, meaning) for _, each, meaning in coming_from.rows(of) for name in each]
-    nodes = [{"name": name, "ours": each.ours, "here": coming_from.here(each, of.key)} for name, each in found]
-    rows = [((name, "bold"), coming_from.here(meaning, of.key, code="")) for name, meaning in found]
-    return CommandAnswer(nodes, lambda: say_table(make_table([of.name, "here"], rows, whole=())))
+    other = coming_from.project(project)
+    pairs = [(name, meaning) for _, each, meaning in coming_from.rows(other) for name in each]
+    nodes = [{"name": name, "ours": each.ours, "here": coming_from.here(each, other.key)} for name, each in pairs]
+    rows = [((name, "bold"), coming_from.here(meaning, other.key, code="")) for name, meaning in pairs]
+    return CommandAnswer(nodes, lambda: say_table(make_table([other.name, "here"], rows, whole=())))
 
 
 @app.command("metrics")
@@ -121,22 +121,22 @@ def metrics(
     ] = "",
 ) -> CommandAnswer:
     """Print what each metric measures, its unit, which direction is better, and what others call it."""
-    meant = {} if catalogue.metric(pattern) else catalogue.matching(canonical(pattern))
-    found = {**meant, **catalogue.matching(pattern)}
-    if not found:
+    by_other_name = {} if catalogue.metric(pattern) else catalogue.matching(canonical(pattern))
+    matches = {**by_other_name, **catalogue.matching(pattern)}
+    if not matches:
         raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
-    nodes = [{"metric": name, **asdict(entry), "also": spellings(name)[1:]} for name, entry in found.items()]
-    return CommandAnswer(nodes, lambda: _say_metrics(found, with_spellings=bool(pattern)))
+    nodes = [{"metric": name, **asdict(entry), "also": spellings(name)[1:]} for name, entry in matches.items()]
+    return CommandAnswer(nodes, lambda: _say_metrics(matches, with_spellings=bool(pattern)))
 
 
-def _say_metrics(found: Mapping[str, catalogue.Metric], with_spellings: bool) -> None:
-    others = {name: ", ".join(spellings(name)[1:]) for name in found}
-    more = with_spellings and any(others.values())
+def _say_metrics(matches: Mapping[str, catalogue.Metric], with_spellings: bool) -> None:
+    others = {name: ", ".join(spellings(name)[1:]) for name in matches}
+    with_others = with_spellings and any(others.values())
     rows = list[list[Cell]]()
-    for name, entry in found.items():
+    for name, entry in matches.items():
         meaning = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
-        rows.append([(name, "bold"), entry.unit, entry.better or "", meaning, *([others[name]] if more else [])])
-    head = ["metric", "unit", "better", "what it measures", *(["others call it"] if more else [])]
+        rows.append([(name, "bold"), entry.unit, entry.better or "", meaning, *([others[name]] if with_others else [])])
+    head = ["metric", "unit", "better", "what it measures", *(["others call it"] if with_others else [])]
     say_table(make_table(head, rows, whole=()))
 
 
@@ -149,19 +149,19 @@ def diff(
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """Compare two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""
-    one, other = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
-    rows = differ.rows(one, other)
-    notes = [*one.notes, *other.notes]
+    one_side, other_side = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
+    rows = differ.rows(one_side, other_side)
+    notes = [*one_side.notes, *other_side.notes]
     return CommandAnswer(
-        differ.node_of(one, other, rows, source=source),
-        lambda: _say_difference(one.name, other.name, rows, notes, source),
+        differ.node_of(one_side, other_side, rows, source=source),
+        lambda: _say_difference(one_side.name, other_side.name, rows, notes, source),
         exit_code=int(bool(rows)),
     )
 
 
 def _say_difference(a: str, b: str, rows: list[differ.DiffRow], notes: list[str], source: bool) -> None:
     if rows:
-        of, derived = ["from"] if source else [], any(row.derived for row in rows)
+        origin_head, derived = ["from"] if source else [], any(row.derived for row in rows)
         cells = list[list[Cell]]()
         for row in rows:
             texts = list[Cell]()
@@ -171,7 +171,7 @@ def _say_difference(a: str, b: str, rows: list[differ.DiffRow], notes: list[str]
             mark = [(f"derived, {REASONS[row.name]}" if row.derived else "", "dim")] if derived else []
             cells.append([(row.name, "bold"), *(texts if source else texts[::2]), *mark])
         say(f"A  {a}\nB  {b}", "dim")
-        head = ["setting", "A", *of, "B", *of, *([""] if derived else [])]
+        head = ["setting", "A", *origin_head, "B", *origin_head, *([""] if derived else [])]
         say_table(make_table(head, cells, whole=["setting"]))
     for note in dict.fromkeys(notes):
         tell(f"· {note}")

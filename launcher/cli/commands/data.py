@@ -31,8 +31,8 @@ from launcher.tools import data_check as checking
 from launcher.tools import datasets
 from launcher.tools.data_check import DataReport
 
-WIDTH = 40
-MANY = 10_000  # rows from which the speed is shown
+WIDTH = 40  # characters of a histogram's longest bar
+MANY = 10_000  # with at least so many rows the speed is shown
 
 app = CommandGroup()
 
@@ -43,12 +43,12 @@ For = Annotated[Kind | None, typer.Option("--for", help="How the rows are used: 
 @app.command("list")
 def list_data() -> CommandAnswer:
     """List the datasets that have a name, and their prepared folders."""
-    found = datasets.known()
+    known_data = datasets.known()
     rows = [
-        ((known.name, "bold"), known.repo, known.holds, (", ".join(path.name for path in known.prepared), "green"))
-        for known in found
+        ((entry.name, "bold"), entry.repo, entry.holds, (", ".join(path.name for path in entry.prepared), "green"))
+        for entry in known_data
     ]
-    return CommandAnswer(found, lambda: say_table(make_table(["data=", "repository", "holds", "prepared"], rows)))
+    return CommandAnswer(known_data, lambda: say_table(make_table(["data=", "repository", "holds", "prepared"], rows)))
 
 
 @app.command("prepare")
@@ -61,24 +61,24 @@ def prepare(
 ) -> CommandAnswer:
     """Write rows as parquet with verl's columns; cached by content and settings. Bad rows are named."""
     begun = time.monotonic()
-    found = datasets.chosen(name, kind, overrides or [], config_dir)
+    dataset = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
-        folder = datasets.made_ready(found, watch, into)
-        unread = datasets.unread(found, watch)
-    made = prepared(folder)
-    if made is None:
+        folder = datasets.made_ready(dataset, watch, into)
+        unread = datasets.unread(dataset, watch)
+    prepared_data = prepared(folder)
+    if prepared_data is None:
         raise Problems(Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed"))
-    view = {"folder": folder, **asdict(made), "unread": [asdict(one) for one in unread]}
-    return CommandAnswer(view, lambda: _say_prepared(folder, made, unread, time.monotonic() - begun))
+    view = {"folder": folder, **asdict(prepared_data), "unread": [asdict(result) for result in unread]}
+    return CommandAnswer(view, lambda: _say_prepared(folder, prepared_data, unread, time.monotonic() - begun))
 
 
-def _say_prepared(folder: Path, made: PreparedData, unread: Sequence[CheckResult], seconds: float) -> None:
-    total = sum(made.rows.values())
-    rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())
-    refused = f", {made.refused:,} refused" if made.refused else ""
+def _say_prepared(folder: Path, prepared_data: PreparedData, unread: Sequence[CheckResult], seconds: float) -> None:
+    total = sum(prepared_data.rows.values())
+    rows = ", ".join(f"{count:,} {split} rows" for split, count in prepared_data.rows.items())
+    refused = f", {prepared_data.refused:,} refused" if prepared_data.refused else ""
     took = f" in {seconds:.0f} s, {total / seconds:,.0f} rows/s" if total >= MANY else ""
-    for one in unread:
-        say_result(one)
+    for result in unread:
+        say_result(result)
     say(f"✓ {rows}{refused}{took}", "green")
     say(f"  {folder}")
 
@@ -95,22 +95,22 @@ def check(
     config_dir: ConfigDir = None,
 ) -> CommandAnswer:
     """Read every row as a run would. Exit code 1 where it should not be trained on. `model=...` counts tokens."""
-    found = datasets.chosen(name, kind, overrides or [], config_dir)
-    folder = to or Path(f"check-{found.name}")
-    with _removed_unless_needed(folder, to is None), show_data_progress() as watch:
-        given = {word.partition("=")[0] for word in overrides or []}
-        model = fit_settings(Context(found.run, here=False), given).asked.model if found.has_model else None
-        reward = found.run.reward if found.has_reward or found.run.algorithm.sampled else None
-        batch_given = "data.train_batch_size" in given
-        report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward, batch_given)
-    kept = folder if folder.exists() else None
-    view = {**asdict(report), "passed": report.passed, "folder": kept}
-    return CommandAnswer(view, lambda: _say(report, kept), exit_code=int(not report.passed))
+    dataset = datasets.chosen(name, kind, overrides or [], config_dir)
+    folder = to or Path(f"check-{dataset.name}")
+    with _remove_unless_needed(folder, to is None), show_data_progress() as watch:
+        typed = {word.partition("=")[0] for word in overrides or []}
+        model = fit_settings(Context(dataset.run, here=False), typed).asked.model if dataset.has_model else None
+        reward = dataset.run.reward if dataset.has_reward or dataset.run.algorithm.sampled else None
+        batch_given = "data.train_batch_size" in typed
+        report = checking.check(dataset.name, dataset.data, dataset.kind, model, folder, watch, reward, batch_given)
+    output_folder = folder if folder.exists() else None
+    view = {**asdict(report), "passed": report.passed, "folder": output_folder}
+    return CommandAnswer(view, lambda: _say_report(report, output_folder), exit_code=int(not report.passed))
 
 
 @contextmanager
-def _removed_unless_needed(folder: Path, by_default: bool) -> Iterator[None]:
-    """A new folder that no option asked for is removed again, unless rows are named in it."""
+def _remove_unless_needed(folder: Path, by_default: bool) -> Iterator[None]:
+    """At the end, remove a new folder that no option asked for, unless rows are reported in it."""
     new = by_default and not folder.exists()
     try:
         yield
@@ -119,14 +119,14 @@ def _removed_unless_needed(folder: Path, by_default: bool) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _say(report: DataReport, folder: Path | None) -> None:
+def _say_report(report: DataReport, folder: Path | None) -> None:
     rows = ", ".join(f"{count:,} {split} rows" for split, count in report.rows.items() if count)
     out.print(Text(printable(f"{report.name}: {rows or 'no rows'} as {report.kind}, {report.refused:,} refused")))
     sources = ", ".join(f"{name} {count:,}" for name, count in list(report.sources.items())[:8])
     say(f"data_source: {sources}", "dim")
     for what, lengths in (("prompt", report.prompt_tokens), ("answer", report.answer_tokens)):
         if lengths:
-            _draw(what, lengths)
+            _draw_histogram(what, lengths)
     for line in report.first:
         say(f"  {line}")
     for line in report.notes:
@@ -139,14 +139,14 @@ def _say(report: DataReport, folder: Path | None) -> None:
         say(f"  {folder}", "dim")
 
 
-def _draw(what: str, lengths: Histogram) -> None:
+def _draw_histogram(what: str, lengths: Histogram) -> None:
     marks = ", ".join(f"{name} {value:,}" for name, value in lengths.quantiles.items())
     over = f"{lengths.over:,} ({lengths.share_over:.2%}) over {lengths.limit:,}"
     say(f"{what} tokens: mean {lengths.mean:.1f}, {marks}; {over}")
-    most = max((count for _, count in lengths.bins), default=1) or 1
+    largest = max((count for _, count in lengths.bins), default=1) or 1
     for upto, count in lengths.bins:
         colour = "red" if upto > lengths.limit else "cyan"
-        bar = "█" * round(WIDTH * count / most) or ("▏" if count else "")
+        bar = "█" * round(WIDTH * count / largest) or ("▏" if count else "")
         out.print(Text.assemble(f"  ≤ {upto:>7,} ", (bar, colour), f" {count:,}" if count else ""))
 
 
@@ -160,10 +160,10 @@ def show(
     config_dir: ConfigDir = None,
 ) -> CommandAnswer:
     """Print the first rows as a run reads them."""
-    found = datasets.chosen(name, kind, overrides or [], config_dir)
+    dataset = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
-        rows = list(islice(found.data.prepared(found.kind, watch).rows(split, found.kind), count))
-    return CommandAnswer([_node(row) for row in rows], lambda: _say_rows(rows, f"{found.name} has no {split} rows"))
+        rows = list(islice(dataset.data.prepared(dataset.kind, watch).rows(split, dataset.kind), count))
+    return CommandAnswer([_node(row) for row in rows], lambda: _say_rows(rows, f"{dataset.name} has no {split} rows"))
 
 
 def _say_rows(rows: list[Row | RefusedRow], otherwise: str) -> None:
@@ -176,9 +176,9 @@ def _say_rows(rows: list[Row | RefusedRow], otherwise: str) -> None:
 def _node(row: Row | RefusedRow) -> dict[str, Any]:
     if isinstance(row, RefusedRow):
         return asdict(row)
-    nothing = [name for name in ("template_args", "response_extra", "rejected_extra") if not getattr(row, name)]
-    found = {name: value for name, value in asdict(row).items() if name not in nothing}
-    return found | {"prompt": prompt_node(row.prompt)}
+    empty = [name for name in ("template_args", "response_extra", "rejected_extra") if not getattr(row, name)]
+    fields = {name: value for name, value in asdict(row).items() if name not in empty}
+    return fields | {"prompt": prompt_node(row.prompt)}
 
 
 def _say_row(row: Row | RefusedRow) -> None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from launcher.engines.torch.answer import Answerer, Reply
 
 TOGETHER = 64
-"""Prompts of a file that are answered at a time."""
+"""Prompts that are answered in one batch."""
 
 KEYS = "/help, /reset: a new conversation, /exit; Ctrl-C ends an answer, twice the chat"
 ENDS = ("/exit", "/quit", "exit", "quit")
 REPEATED = 240
-"""Characters at the end of an answer that are one text again and again, at which it is cut."""
+"""Characters: an answer in `chat` is cut where its last so many are one text repeated."""
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Run, model folder, or hub id.", autocompletion=complete_run)
@@ -76,25 +76,25 @@ def generate(
     rlrun generate ada "Who are you?"
     rlrun generate ada --file questions.csv --out answers.jsonl
     """
-    asked = _prompts(prompts or [], file, options.system)
+    questions = _read_prompts(prompts or [], file, options.system)
     if n > 1 and not options.temperature:
         raise Problems(Problem("-n", f"got {n}, and at temperature 0 all answers are alike", "add --temperature 1"))
     rows = asking.open_rows(out) if out else None
     answerer = _load(name, options, n)
-    answerer.check(asked)
+    answerer.check(questions)
     if rows:
         with rows:
-            for row, replies in _answered(answerer, asked):
+            for row, replies in _answers(answerer, questions):
                 rows.writelines(asking.as_line(row, reply.text) for reply in replies)
                 rows.flush()
-        say(f"{out}  {len(asked) * n} answers")
+        say(f"{out}  {len(questions) * n} answers")
     elif as_json:
-        write_json([_node(row.prompt, each) for row, replies in _answered(answerer, asked) for each in replies])
-    elif len(asked) == n == 1:
-        answerer.stream(asked[0], 0, _show)
+        write_json([_node(row.prompt, each) for row, replies in _answers(answerer, questions) for each in replies])
+    elif len(questions) == n == 1:
+        answerer.stream(questions[0], 0, _show)
         typer.echo()
     else:
-        for row, replies in _answered(answerer, asked):
+        for row, replies in _answers(answerer, questions):
             say(f"> {row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content}", "dim")
             for reply in replies:
                 _show(reply.text + "\n")
@@ -133,35 +133,35 @@ def chat(name: ModelName, options: AnswerOptions) -> None:
                 turns = start
 
 
-class _Repeats(Exception):
-    """The answer goes round in circles."""
+class _RepeatedText(Exception):
+    """The end of the answer repeats one text."""
 
 
-def _reply(answerer: Answerer, asked: tuple[Message, ...], number: int) -> tuple[Message, ...]:
-    """Answer the last turn, and show it as it comes; the conversation with it. Raises `Problems`."""
+def _reply(answerer: Answerer, turns: tuple[Message, ...], number: int) -> tuple[Message, ...]:
+    """Answer the last turn, printed as it is written; returns the turns with the answer. Raises `Problems`."""
     text = ""
 
     def show(piece: str) -> None:
         nonlocal text
         _show(piece)
         text += piece
-        end = text[-REPEATED:]
-        if len(end) == REPEATED and any(end[size:] == end[:-size] for size in range(1, REPEATED // 5)):
-            raise _Repeats
+        tail = text[-REPEATED:]
+        if len(tail) == REPEATED and any(tail[size:] == tail[:-size] for size in range(1, REPEATED // 5)):
+            raise _RepeatedText
 
     try:
-        reply = answerer.stream(Row("prompt", asked if len(asked) > 1 else asked[0].content), number, show)
+        reply = answerer.stream(Row("prompt", turns if len(turns) > 1 else turns[0].content), number, show)
         text, note = reply.text, f"(cut after {reply.tokens} tokens)" if reply.truncated else ""
-    except _Repeats:
+    except _RepeatedText:
         note = "(cut: it repeats itself)"
     typer.echo()
     if note:
         tell(note)
-    return (*asked, Message("assistant", text))
+    return (*turns, Message("assistant", text))
 
 
-def _prompts(given: list[str], file: str | None, system: str | None) -> list[Row]:
-    rows = [Row(f"prompt {number}", text) for number, text in enumerate(given, 1)]
+def _read_prompts(texts: list[str], file: str | None, system: str | None) -> list[Row]:
+    rows = [Row(f"prompt {number}", text) for number, text in enumerate(texts, 1)]
     rows += asking.read_prompts(file) if file else []
     if not rows:
         raise Problems(Problem("PROMPT", "is missing", "use a text, or --file FILE; rlrun chat MODEL for a talk"))
@@ -181,10 +181,10 @@ def _load(name: str, of: AnswerOptions, n: int = 1) -> Answerer:
         return Answerer(chosen.folder, chosen.data, sampling, trust_remote_code=chosen.trust_remote_code)
 
 
-def _answered(answerer: Answerer, prompts: list[Row]) -> Iterator[tuple[Row, list[Reply]]]:
+def _answers(answerer: Answerer, prompts: list[Row]) -> Iterator[tuple[Row, list[Reply]]]:
     for first in range(0, len(prompts), TOGETHER):
-        some = prompts[first : first + TOGETHER]
-        yield from zip(some, answerer.answers(some, first), strict=True)
+        batch = prompts[first : first + TOGETHER]
+        yield from zip(batch, answerer.answers(batch, first), strict=True)
 
 
 def _node(prompt: Text, reply: Reply) -> dict[str, object]:
@@ -196,7 +196,7 @@ def _read_line() -> str | None:
     """The next line that is typed, with a prompt on a terminal; None at the end."""
     if not sys.stdin.isatty():
         return line.rstrip("\n") if (line := sys.stdin.readline()) else None
-    import readline  # noqa: F401, PLC0415  # editing and history of `input`
+    import readline  # noqa: F401, PLC0415  # its import gives `input` editing and history
 
     try:
         return input("> ")

@@ -32,24 +32,24 @@ app = CommandGroup()
 Word = Annotated[str, typer.Argument(metavar="NAME-OR-ID-OR-FOLDER", help="qwen3-0.6b, owner/name, or a folder.")]
 
 
-def _group() -> Path:
+def _catalogue_dir() -> Path:
     return conf_dir() / "model"
 
 
 @app.command("list")
 def list_models() -> CommandAnswer:
     """List the catalogue and the models on this machine."""
-    found = catalogue.list_models(_group())
-    return CommandAnswer([_node(known) for known in found], lambda: _say_models(found))
+    models = catalogue.list_models(_catalogue_dir())
+    return CommandAnswer([_model_node(model) for model in models], lambda: _say_models(models))
 
 
-def _say_models(found: list[KnownModel]) -> None:
+def _say_models(models: list[KnownModel]) -> None:
     rows = list[list[Cell]]()
-    for known in found:
-        shape, count = known.architecture, known.parameters
+    for model in models:
+        shape, count = model.architecture, model.parameters
         numbers = ["" if count is None else f"{count / 1e9:.2f} B", str(shape.max_position_embeddings) if shape else ""]
-        hub = f"{known.repo}{' (gated)' if known.gated else ''}"
-        rows.append([(known.name or "", "bold"), *numbers, hub, (str(known.folder or ""), "green")])
+        hub = f"{model.repo}{' (gated)' if model.gated else ''}"
+        rows.append([(model.name or "", "bold"), *numbers, hub, (str(model.folder or ""), "green")])
     say_table(make_table(["name", "parameters", "context", "hub", "here"], rows, right=["parameters", "context"]))
 
 
@@ -58,28 +58,28 @@ def show(
     word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash every file again.")] = False
 ) -> CommandAnswer:
     """Show a model's architecture, size and folder."""
-    known = catalogue.find_model(word, _group())
+    known = catalogue.find_model(word, _catalogue_dir())
     faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
-    view = _node(known) | ({"faults": faults} if verify else {})
+    view = _model_node(known) | ({"faults": faults} if verify else {})
     return CommandAnswer(view, lambda: _say_model(known, faults), exit_code=int(bool(faults)))
 
 
 def _say_model(known: KnownModel, faults: list[str]) -> None:
-    say_table(make_table(["", ""], [((name, "dim"), value) for name, value in _rows(known)]))
+    say_table(make_table(["", ""], [((name, "dim"), value) for name, value in _model_rows(known)]))
     say_problems(faults)
 
 
-def _rows(known: KnownModel) -> Iterator[tuple[str, str]]:
+def _model_rows(known: KnownModel) -> Iterator[tuple[str, str]]:
     yield "model", str(known.repo or known.folder)
     if known.parameters:
         yield "parameters", f"{known.parameters:,}"
-    for name, value in _numbers(known.architecture).items():
+    for name, value in _dimensions(known.architecture).items():
         yield name, str(value)
     if known.gated:
         yield "gated", "its licence has to be accepted on its page"
     if known.manifest:
-        of = known.manifest
-        yield "came from", f"{of.source} {of.repo} at {of.commit}"
+        source = known.manifest
+        yield "came from", f"{source.source} {source.repo} at {source.commit}"
     yield "folder", str(known.folder) if known.folder else "not here"
     for name, count in known.files():
         yield "", f"{name}  {count:,} bytes"
@@ -99,23 +99,23 @@ def download(
 
     Exit code 0 when it is complete, 1 when the network failed, 2 for invalid input.
     """
-    asked = catalogue.resolve_model(word, _group())
-    asked = replace(asked, source=source) if source else asked
+    entry = catalogue.resolve_model(word, _catalogue_dir())
+    entry = replace(entry, source=source) if source else entry
     try:
         with show_download() as watch:
             folder = store.download(
-                asked.path, watch, sources=asked.hub_order, revision=revision or asked.revision, to=to, workers=workers
+                entry.path, watch, sources=entry.hub_order, revision=revision or entry.revision, to=to, workers=workers
             )
-    except Problems as found:
-        if not any(problem.code == "not-reachable" for problem in found.problems):
+    except Problems as failure:
+        if not any(problem.code == "not-reachable" for problem in failure.problems):
             raise
-        say_problems(found.lines)
+        say_problems(failure.lines)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         say_problems(["stopped; run the same command to continue"])
         raise typer.Exit(130) from None
-    known = catalogue.find_model(str(folder), _group())
-    return CommandAnswer(_node(known), lambda: say(f"{asked.path} is in {folder}"))
+    known = catalogue.find_model(str(folder), _catalogue_dir())
+    return CommandAnswer(_model_node(known), lambda: say(f"{entry.path} is in {folder}"))
 
 
 @app.command("size")
@@ -124,7 +124,7 @@ def sizes(
     rank: Annotated[int, typer.Option("--lora-rank", min=1, help="Rank of adapters.")] = 16,
 ) -> CommandAnswer:
     """Show the memory a model needs: weights, training and serving (without activations)."""
-    known = catalogue.find_model(word, _group())
+    known = catalogue.find_model(word, _catalogue_dir())
     node = {"model": known.repo or str(known.folder), **size.costs(known.parameters, known.architecture, rank)}
     rows = [_size_row(name, value) for name, value in flat(node).items()]
     return CommandAnswer(node, lambda: say_table(make_table([""] * 3, rows)))
@@ -136,18 +136,18 @@ def _size_row(name: str, value: Any) -> list[Cell]:
     return [(name.replace(".", " "), "dim"), shown, (amount, "bold")]
 
 
-def _numbers(shape: Architecture | None) -> dict[str, Any]:
+def _dimensions(shape: Architecture | None) -> dict[str, Any]:
     return dict(adapter(Architecture).dump_python(shape, mode="json")) if shape else {}
 
 
-def _node(known: KnownModel) -> dict[str, Any]:
-    of = known.manifest
+def _model_node(known: KnownModel) -> dict[str, Any]:
+    source = known.manifest
     return {
         "name": known.name, "id": known.repo, "parameters": known.parameters,
         "context": known.architecture.max_position_embeddings if known.architecture else None,
         "gated": known.gated, "folder": str(known.folder) if known.folder else None,
-        "source": of.source if of else None, "revision": of.revision if of else None,
-        "commit": of.commit if of else None, "architecture": _numbers(known.architecture) or None,
+        "source": source.source if source else None, "revision": source.revision if source else None,
+        "commit": source.commit if source else None, "architecture": _dimensions(known.architecture) or None,
         "files": [{"name": name, "bytes": count} for name, count in known.files()],
     }  # fmt: skip
 
@@ -182,23 +182,23 @@ def merge(
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second
 
     began = time.monotonic()
-    given = {"weights": _weights(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
-    options = {name: value for name, value in given.items() if value is not None}
-    asked = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
+    typed = {"weights": _parse_weights(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
+    options = {name: value for name, value in typed.items() if value is not None}
+    request = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _parse_size(max_shard_size))
     with show_bytes() as show:
-        made = merging.merge(asked, show)
-    return CommandAnswer(made, lambda: _say_merged(made, time.monotonic() - began))
+        merged = merging.merge(request, show)
+    return CommandAnswer(merged, lambda: _say_merged(merged, time.monotonic() - began))
 
 
-def _say_merged(made: MergeResult, seconds: float) -> None:
-    for note in made.notes:
+def _say_merged(merged: MergeResult, seconds: float) -> None:
+    for note in merged.notes:
         tell(f"note: {note}", "yellow")
-    size = f"{made.bytes / 1e6:,.0f} MB, {made.tensors} tensors, {len(made.files)} files"
-    say(f"{made.path}  {size}, checked, {seconds:.1f} s")
+    size = f"{merged.bytes / 1e6:,.0f} MB, {merged.tensors} tensors, {len(merged.files)} files"
+    say(f"{merged.path}  {size}, checked, {seconds:.1f} s")
 
 
-def _weights(text: str | None) -> tuple[float, ...] | None:
-    """`0.7,0.3`"""
+def _parse_weights(text: str | None) -> tuple[float, ...] | None:
+    """The numbers of a text such as `0.7,0.3`. Raises `Problems`."""
     if text is None:
         return None
     try:
@@ -207,9 +207,9 @@ def _weights(text: str | None) -> tuple[float, ...] | None:
         raise Problems(Problem("--weights", f"got {short_repr(text)}", "use numbers such as 0.7,0.3")) from None
 
 
-def _bytes(text: str) -> int:
-    """`5GB`"""
-    found = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([a-z]*)", text.strip().lower())
-    if not found or found[2] not in UNITS:
+def _parse_size(text: str) -> int:
+    """The bytes of a text such as `5GB`. Raises `Problems`."""
+    parts = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([a-z]*)", text.strip().lower())
+    if not parts or parts[2] not in UNITS:
         raise Problems(Problem("--max-shard-size", f"got {short_repr(text)}", "use a size such as 5GB"))
-    return int(float(found[1]) * UNITS[found[2]])
+    return int(float(parts[1]) * UNITS[parts[2]])

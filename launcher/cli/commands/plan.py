@@ -56,8 +56,8 @@ def plan(
 
 
 def answer_plan(page: Page, *, as_yaml: bool = False, source: bool = False) -> CommandAnswer:
-    """A plan, with 2 where anything FAILs, as the run would end."""
-    show = partial(_print_yaml, page) if as_yaml and page.run else partial(_print, page, source)
+    """The plan as an answer, with exit code 2 where anything FAILs, as `train` would end."""
+    show = partial(_print_yaml, page) if as_yaml and page.run else partial(_print_page, page, source)
     return CommandAnswer(page_node(page), show, exit_code=0 if page.ok else 2)
 
 
@@ -67,38 +67,38 @@ def _print_yaml(page: Page) -> None:
         typer.echo(to_yaml(page.run), nl=False)
 
 
-def _print(page: Page, source: bool) -> None:
+def _print_page(page: Page, source: bool) -> None:
     for line, style in _summary(page):
         say(line, style)
     out.print()
     for note in page.notes:
         say(note, "dim")
     if page.run:
-        say_table(_sources(page) if source else _chosen(page))
+        say_table(_sources_table(page) if source else _choices_table(page))
         out.print()
     say_table(result_table(page.results))
-    if page.memory and _tight(page.memory):
+    if page.memory and _is_memory_tight(page.memory):
         out.print()
-        say_table(_memory(page.memory))
+        say_table(_memory_table(page.memory))
     if page.processes:
-        out.print(_processes(page.processes), soft_wrap=True)
+        out.print(_processes_text(page.processes), soft_wrap=True)
 
 
 def _summary(page: Page) -> Iterator[tuple[str, str]]:
-    """Whether it can start, how long it takes, and how many warnings there are: a line each, with its style."""
-    count = {level: sum(result.level == level for result in page.results) for level in LEVELS}
+    """Lines with their styles: whether the run can start, how long it takes, and how many warnings there are."""
+    counts = {level: sum(result.level == level for result in page.results) for level in LEVELS}
     of = {result.subject: result.message for result in page.results if result.level == "OK"}
     memory = of.get("memory", "what memory it takes is not known")
     if page.ok:
         yield f"{'fits, and can start' if 'memory' in of else 'can start'}: {memory}", LEVELS["OK"]
     else:
-        yield f"cannot start: {count['FAIL']} FAIL", LEVELS["FAIL"]
+        yield f"cannot start: {counts['FAIL']} FAIL", LEVELS["FAIL"]
     if not page.run:
         return
     steps = page.steps.steps if page.steps else None
     time = f", {of['time'].partition(':')[0]}" if "time" in of else "; how long they take is known after such a run"
     yield f"{_counted(steps, 'step')}{time}" if steps else "how many steps it has is known once the rows are here", ""
-    yield _counted(count["WARN"], "warning"), LEVELS["WARN" if count["WARN"] else "OK"]
+    yield _counted(counts["WARN"], "warning"), LEVELS["WARN" if counts["WARN"] else "OK"]
 
 
 def _counted(number: int, what: str) -> str:
@@ -106,56 +106,56 @@ def _counted(number: int, what: str) -> str:
 
 
 def result_table(results: Sequence[CheckResult]) -> Table:
-    """A row for each: level, subject, message and fix."""
+    """A row for each result: level, subject, message and fix."""
     rows = list[list[Cell]]()
     for result in results:
         reason = Text(printable(result.message))
         if result.fix:
             reason.append(f"; {printable(result.fix)}", "bold" if result.level != "OK" else "")
         rows.append([(result.level, LEVELS[result.level]), result.subject, reason])
-    return _without_head(rows)
+    return _headless_table(rows)
 
 
-def _without_head(rows: list[list[Cell]]) -> Table:
-    """Three columns, of which the first is never broken, and the last takes the room."""
+def _headless_table(rows: list[list[Cell]]) -> Table:
+    """A table of three columns without a head: the first is never wrapped, the last takes the remaining width."""
     table = make_table([""] * 3, rows, whole=())
     table.columns[0].no_wrap = True
     table.columns[1].max_width = 32 if out.is_terminal else None
     return table
 
 
-def _chosen(page: Page) -> Table:
-    """Each group with its choice, and the settings that differ from their classes' defaults."""
-    of_group = dict[str, list[str]]()
-    for value in _changed(page):
+def _choices_table(page: Page) -> Table:
+    """A row for each group: its choice, and the settings that differ from their classes' defaults."""
+    changes = dict[str, list[str]]()
+    for value in _changed_settings(page):
         group, _, name = value.name.partition(".")
-        of_group.setdefault(group, []).append(f"{name}={written(value.value)}" if name else written(value.value))
-    groups = [group for group in dict.fromkeys([*page.choices, *of_group]) if "." not in group]
-    return _without_head([
-        [(group, "bold"), (page.choices.get(group, ""), "bold cyan"), "  ".join(of_group.get(group, []))]
+        changes.setdefault(group, []).append(f"{name}={written(value.value)}" if name else written(value.value))
+    groups = [group for group in dict.fromkeys([*page.choices, *changes]) if "." not in group]
+    return _headless_table([
+        [(group, "bold"), (page.choices.get(group, ""), "bold cyan"), "  ".join(changes.get(group, []))]
         for group in groups
     ])  # fmt: skip
 
 
-def _sources(page: Page) -> Table:
-    """Each choice and each value that is not its default, with where it came from."""
+def _sources_table(page: Page) -> Table:
+    """A row for each choice and each value that is not its default, with its origin."""
     rows: list[list[Cell]] = [
         [(group, "bold"), (choice, "bold cyan"), "", str(page.origins.get(group, ""))]
         for group, choice in page.choices.items()
     ]
-    for value in _changed(page):
+    for value in _changed_settings(page):
         default = "" if value.required else written(value.default)
         rows.append([value.name, written(value.value), (default, "dim"), str(page.origins.get(value.name, ""))])
     return make_table(["setting", "value", "default", "from"], rows, whole=())
 
 
-def _changed(page: Page) -> list[Changed]:
-    """Without what is a fact of the model and no choice."""
+def _changed_settings(page: Page) -> list[Changed]:
+    """The settings that are not their defaults, without the model's architecture, which is not chosen."""
     return [value for value in page.differs if not value.name.startswith("model.architecture.")]
 
 
-def _memory(node: dict[str, Any]) -> Table:
-    """Phases and what each holds, of the fullest process."""
+def _memory_table(node: dict[str, Any]) -> Table:
+    """GiB of each part in each phase, of the process that needs most."""
     phases = node["phases"]
     parts = dict.fromkeys(part for phase in phases for part in phase["parts"])
     styles = ["bold" if phase["name"] == node["peak"] else "" for phase in phases]
@@ -172,13 +172,13 @@ def _gib(count: int) -> str:
     return f"{count / 2**30:.2f}" if count else ""
 
 
-def _tight(node: dict[str, Any] | None) -> bool:
-    """Whether memory is worth a table: it is not known to be plenty."""
+def _is_memory_tight(node: dict[str, Any] | None) -> bool:
+    """Whether memory is worth a table: its peak is above a tenth of the limit, or no limit is known."""
     return node is not None and (node["limit_bytes"] is None or node["peak_bytes"] > node["limit_bytes"] / 10)
 
 
-def _processes(processes: Sequence[Process]) -> Text:
-    """The commands that would start; those that are alike once."""
+def _processes_text(processes: Sequence[Process]) -> Text:
+    """The commands that would start, each once, with the ranks that run it."""
     ranks: dict[str, list[int]] = {}
     for process in processes:
         ranks.setdefault(shlex.join(process.argv), []).append(process.rank)

@@ -39,8 +39,8 @@ SWEEP = "sweep.json"  # the file in a sweep's folder
 COLUMNS = (
     "run", "status", "step", "outcome", "held out", "training", "took", "started", "algorithm", "best", "at first",
 )  # fmt: skip
-"""Of the list of runs, the most telling first: a narrow terminal shows as many of these as there is room for."""
-LEAST, GAP = 60, 2  # columns of a terminal for which the table is made, and between two of its own
+"""Columns of the list of runs, most important first: a narrow terminal shows as many as fit."""
+LEAST, GAP = 60, 2  # characters: least width the table is made for, and space between its columns
 
 
 def list_runs(
@@ -49,16 +49,16 @@ def list_runs(
     status: Annotated[str, typer.Option("--status", help="Only runs of this status: running, failed, ...")] = "",
     sort: Annotated[views.Order, typer.Option("--sort", help="What decides the order.")] = "started",
 ) -> CommandAnswer:
-    found = views.picked(list(store.every(root)), text, status, sort)
-    return CommandAnswer([views.run_node(run) for run in found], lambda: _say_runs(found, root))
+    matching = views.picked(list(store.every(root)), text, status, sort)
+    return CommandAnswer([views.run_node(run) for run in matching], lambda: _say_runs(matching, root))
 
 
-def _say_runs(found: list[store.Run], root: Path) -> None:
-    if not found:
+def _say_runs(matching: list[store.Run], root: Path) -> None:
+    if not matching:
         return say(f"no runs in {root}", "dim")
-    texts = [views.run_row(run) for run in found]
+    texts = [views.run_row(run) for run in matching]
     columns = fitting_columns(texts, max(out.width, LEAST)) if out.is_terminal else list(texts[0])
-    styles = [{"run": "bold", "status": colour(run.state)} for run in found]
+    styles = [{"run": "bold", "status": colour(run.state)} for run in matching]
     rows: list[list[Cell]] = [
         [(row[name], style.get(name, "")) for name in columns] for row, style in zip(texts, styles, strict=True)
     ]
@@ -66,55 +66,55 @@ def _say_runs(found: list[store.Run], root: Path) -> None:
 
 
 def fitting_columns(rows: list[dict[str, str]], width: int) -> list[str]:
-    """The columns for which there is room, in the table's order; names that leave too little are cut in the middle."""
-    longest, kept, left = max(width * 2 // 5, 20), list[str](), width + GAP
+    """The columns that fit into `width`, in the table's order. Long run names are cut in the middle, in `rows`."""
+    limit, fitting, room = max(width * 2 // 5, 20), list[str](), width + GAP
     for row in rows:
         name = row["run"]
-        row["run"] = name if len(name) <= longest else f"{name[: longest // 2]}…{name[-((longest - 1) // 2) :]}"
+        row["run"] = name if len(name) <= limit else f"{name[: limit // 2]}…{name[-((limit - 1) // 2) :]}"
     for column in COLUMNS:
-        wide = max(cell_len(text) for text in (column, *(row[column] for row in rows))) + GAP
-        if wide <= left and any(row[column] for row in rows):
-            kept.append(column)
-            left -= wide
-    return [column for column in rows[0] if column in kept]
+        needed = max(cell_len(text) for text in (column, *(row[column] for row in rows))) + GAP
+        if needed <= room and any(row[column] for row in rows):
+            fitting.append(column)
+            room -= needed
+    return [column for column in rows[0] if column in fitting]
 
 
 def show(
     name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False
 ) -> CommandAnswer:
-    found = _find_here("show", name, root, cluster, as_json)
-    if isinstance(found, CommandAnswer):
-        return found
-    tried = read_attempts(found.folder)
-    node = {**views.run_node(found), "attempts": [asdict(attempt) for attempt in tried]}
-    return CommandAnswer(node, lambda: _say_run(found, tried))
+    run = _find_run("show", name, root, cluster, as_json)
+    if isinstance(run, CommandAnswer):
+        return run
+    run_attempts = read_attempts(run.folder)
+    node = {**views.run_node(run), "attempts": [asdict(attempt) for attempt in run_attempts]}
+    return CommandAnswer(node, lambda: _say_run(run, run_attempts))
 
 
 def status(
     name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False
 ) -> CommandAnswer:
-    found = _find_here("status", name, root, cluster, as_json)
-    if isinstance(found, CommandAnswer):
-        return found
-    return CommandAnswer(views.run_node(found), lambda: say(views.status_line(found.folder.name, found.state)))
+    run = _find_run("status", name, root, cluster, as_json)
+    if isinstance(run, CommandAnswer):
+        return run
+    return CommandAnswer(views.run_node(run), lambda: say(views.status_line(run.folder.name, run.state)))
 
 
-def _find_here(command: str, name: str, root: Path, cluster: str | None, as_json: bool) -> store.Run | CommandAnswer:
-    """The run of that name, or the log as one; of a sweep where each of its points stands."""
+def _find_run(command: str, name: str, root: Path, cluster: str | None, as_json: bool) -> store.Run | CommandAnswer:
+    """The run of that name, or a log as a run; for a sweep, the answer with the state of each point."""
     if cluster is not None:
         _on_head(cluster, command, name, root, *(["--json"] if as_json else []))
-    if found := store.named(name, root, SWEEP):
+    if sweep := store.named(name, root, SWEEP):
         from launcher.cli.commands.sweep import answer_sweep  # noqa: PLC0415  # late: it loads what plans runs
 
-        return answer_sweep(found.path)
+        return answer_sweep(sweep.path)
     source = find(name, root)
     return store.Run(source.folder, record_of(source).state) if source.log else store.see(source.folder)
 
 
 def _say_run(run: store.Run, tried: list[Attempt]) -> None:
     out.print(picture(run.state, time.time()))
-    attempts = f"  ·  {len(tried)} attempt{'s' * (len(tried) != 1)}" if tried else ""
-    say(f"{run.folder.path}{attempts}", "dim")
+    count_text = f"  ·  {len(tried)} attempt{'s' * (len(tried) != 1)}" if tried else ""
+    say(f"{run.folder.path}{count_text}", "dim")
     if tried:
         running = run.state.status == "running"
         rows = [_attempt_row(attempt, running and attempt is tried[-1]) for attempt in tried]
@@ -126,12 +126,12 @@ def _say_run(run: store.Run, tried: list[Attempt]) -> None:
         say(f"next: {next_command(run.state.following, str(run.folder.path))}")
 
 
-def _attempt_row(attempt: Attempt, runs: bool) -> tuple[str, ...]:
+def _attempt_row(attempt: Attempt, is_running: bool) -> tuple[str, ...]:
     name, ended = attempt.name.removeprefix("attempt_"), attempt.ended
     if ended is None:
-        return name, "", "", "" if runs else "not recorded", ""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
-    return name, at, str(ended.step), *(" ".join(text.splitlines()) for text in (ended.cause, ended.why))
+        return name, "", "", "" if is_running else "not recorded", ""
+    ended_at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
+    return name, ended_at, str(ended.step), *(" ".join(text.splitlines()) for text in (ended.cause, ended.why))
 
 
 def watch(name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None) -> None:
@@ -153,8 +153,8 @@ def watch(name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None
         if source.log:
             watch_log(source.log)
         else:
-            with watching() as picturing:
-                store.watch(source.folder, [picturing])
+            with watching() as view:
+                store.watch(source.folder, [view])
     return None
 
 
@@ -193,5 +193,5 @@ def stop(
 
 
 def _on_head(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
-    """The command as it would be typed on the cluster's head."""
+    """Become the same command on the head of the cluster."""
     remote.become(address, [command, f"--root={root}", *more, "--", name], out.width)

@@ -75,29 +75,29 @@ def train(
         raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
     if resume is None and from_step is not None:
         raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
-    asked = TrainRequest(overrides or [], config_dir, recipe, resume, Path(root), from_step)
+    request = TrainRequest(overrides or [], config_dir, recipe, resume, Path(root), from_step)
     if dry_run:
-        return sweep.plan(asked.by, here=True) if multirun else answer_plan(asked.page())
+        return sweep.plan(request.by, here=True) if multirun else answer_plan(request.page())
     swept = None
     if resume is not None:
-        swept = sweep.find_sweep(resume, asked.by, asked.root, multirun, parallel)
+        swept = sweep.find_sweep(resume, request.by, request.root, multirun, parallel)
     elif multirun:
-        swept = sweep.begin(asked.by, parallel)
+        swept = sweep.begin(request.by, parallel)
     if swept is None and parallel is not None:
         raise Problems(Problem("--parallel", "is for a sweep", "use -m to start one"))
     if detached:
-        _say_detached(job.resume_sweep(swept.path, parallel) if swept else asked.submit(), bool(swept))
+        _say_detached(job.resume_sweep(swept.path, parallel) if swept else request.submit(), bool(swept))
         return None
     if swept:
         raise typer.Exit(sweep.run(swept))
-    outcome = asked.run()
+    outcome = request.run()
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """One run that is asked for: begun, or resumed where `resume` names it."""
+    """A request for one run: a new one, or the one that `resume` names."""
 
     typed: list[str]
     config_dir: Path | None
@@ -108,28 +108,28 @@ class TrainRequest:
 
     @cached_property
     def by(self) -> RunRequest:
-        """The arguments with those of the recipe or file, and where these look for config files."""
+        """The arguments, with those of the recipe or file, and the folder of config groups."""
         return run_request(self.typed, self.config_dir, self.recipe if self.resume is None else None)
 
     def page(self) -> Page:
         """What would run here, and what would fail. Raises `Problems`."""
         if self.resume is None:
             return plan(self.typed, self.config_dir, recipe=self.recipe, here=True)
-        going_on = start.to_resume(store.find(self.resume, self.root), self.typed, self.from_step)
-        found = page(going_on.run, here=True)
-        folder = ("folder", "trainer.experiment_name")  # it has results, as it should
-        results = [CheckResult("OK", "--resume", going_on.line)]
-        results += [CheckResult("WARN", "--resume", note) for note in going_on.notes]
-        return replace(found, results=[*results, *(each for each in found.results if each.subject not in folder)])
+        resumption = start.to_resume(store.find(self.resume, self.root), self.typed, self.from_step)
+        checked = page(resumption.run, here=True)
+        folder = ("folder", "trainer.experiment_name")  # its results are no conflict, as it is resumed
+        results = [CheckResult("OK", "--resume", resumption.line)]
+        results += [CheckResult("WARN", "--resume", note) for note in resumption.notes]
+        return replace(checked, results=[*results, *(each for each in checked.results if each.subject not in folder)])
 
     def submit(self) -> job.Submitted:
-        """Hand it to a process of its own. Raises `Problems`."""
+        """Start or resume the run in a process of its own. Raises `Problems`."""
         if self.resume is None:
             return job.submit(job.StartRequest(tuple(self.by.texts), self.by.config_dir))
         return job.resume(store.find(self.resume, self.root), self.typed, self.from_step)
 
     def run(self) -> Outcome:
-        """Follow it to its end. Raises `Problems`."""
+        """Start or resume the run and follow it to its end. Raises `Problems`."""
         if self.resume is not None:
             folder = store.find(self.resume, self.root)
             with watching() as view:
@@ -143,16 +143,16 @@ class TrainRequest:
             return start.start(checked, ["train", *self.by.texts], [view], handle_signals)[1]
 
 
-def _say_detached(begun: job.Submitted, is_sweep: bool) -> None:
-    if (code := begun.wait_until_begun(partial(tell, style=""))) is not None:
+def _say_detached(submitted: job.Submitted, is_sweep: bool) -> None:
+    if (code := submitted.wait_until_begun(partial(tell, style=""))) is not None:
         raise typer.Exit(code)
-    say(f"{begun.folder.name} runs in the background")
-    where = shlex.quote(str(begun.folder.path))
+    say(f"{submitted.folder.name} runs in the background")
+    where = shlex.quote(str(submitted.folder.path))
     for command in ("status", "stop") if is_sweep else ("watch", "status", "logs -f", "stop"):
         say(f"  rlrun {command} {where}")
-    if begun.cluster:
-        whole = shlex.quote(str(begun.folder.path.absolute()))
-        say(f"where the folder is not: rlrun watch {whole} --cluster {begun.cluster}", "dim")
+    if submitted.cluster:
+        absolute = shlex.quote(str(submitted.folder.path.absolute()))
+        say(f"where the folder is not: rlrun watch {absolute} --cluster {submitted.cluster}", "dim")
 
 
 def say_end(outcome: Outcome) -> None:
@@ -160,30 +160,30 @@ def say_end(outcome: Outcome) -> None:
         say_problems(outcome.crash.lines)
     elif outcome.state.status != "stopped" and (why := unsaid(outcome.state)):
         say_problems([why])
-    if outcome.folder is None or outcome.exit_code == 128 + signal.SIGHUP:  # then nobody reads it
+    if outcome.folder is None or outcome.exit_code == 128 + signal.SIGHUP:  # after SIGHUP there is no terminal
         return
     run, state = str(outcome.folder), outcome.state
     if state.status == "finished" and not state.doubtful:
-        tell(f"next: {_after_success(outcome.folder, state)}")
+        tell(f"next: {_suggest_after_success(outcome.folder, state)}")
     elif state.status == "stopped" and not state.following:
         tell(f"next: rlrun train --resume {shlex.quote(run)}")
     elif state.following:
         tell(f"next: {next_command(state.following, run)}")
 
 
-def _after_success(folder: Path, state: RunState) -> str:
-    """What shows best what a run came to, and what it is compared with or reported by."""
+def _suggest_after_success(folder: Path, state: RunState) -> str:
+    """The command that shows a finished run's answers, and one that compares it with a similar run or reports it."""
     run, sampled = str(folder), LEARNT_FROM[1] in state.learnt_from
     first = next_command(["samples" if sampled and state.answers else "chat"], run)
-    alike = (
+    similar = (
         other.folder.path
         for other in store.every(folder.parent.parent)
         if other.folder.path.parent == folder.parent and other.folder.path != folder
         if other.state.status == "finished" and other.state.algorithm == state.algorithm
         if state.last and other.state.last and other.state.last.name == state.last.name
     )
-    before = next(alike, None)
-    second = shlex.join(["rlrun", "compare", str(before), run]) if before else next_command(["report"], run)
+    similar_run = next(similar, None)
+    second = shlex.join(["rlrun", "compare", str(similar_run), run]) if similar_run else next_command(["report"], run)
     return f"{first}; {second}"
 
 
@@ -201,22 +201,22 @@ def rerun(
 
     Ends as train does; with --dry-run with 0, or 2 where it would be refused.
     """
-    given = overrides or []
+    arguments = overrides or []
     folder = store.find(name, root)
-    made = prepare_rerun(folder, given)
-    refused = [] if anyway else made.refused
+    prepared = prepare_rerun(folder, arguments)
+    refused = [] if anyway else prepared.refused
     if not as_json:
-        for line in [each.line for each in made.differences] or ["nothing differs"]:
+        for line in [each.line for each in prepared.differences] or ["nothing differs"]:
             say(line)
     outcome = None
     if not (dry_run or refused):
         with nullcontext() if as_json else watching() as view:
-            outcome = start_rerun(made, ["rerun", folder.name, *given], [view] if view else [], handle_signals)
+            outcome = start_rerun(prepared, ["rerun", folder.name, *arguments], [view] if view else [], handle_signals)
     if as_json:
-        trainer = made.run.trainer
+        trainer = prepared.run.trainer
         write_json({
             "run": folder.name, "new": f"{trainer.project_name}/{trainer.experiment_name}",
-            "differences": made.differences, "refused": list(map(str, refused)),
+            "differences": prepared.differences, "refused": list(map(str, refused)),
             "status": outcome.state.status if outcome else None,
         })  # fmt: skip
     if refused:
