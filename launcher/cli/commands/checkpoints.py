@@ -32,7 +32,7 @@ OPTIONS = {
     "export": {"--to", "--out", "--step", "--best", "--newest", "--metric", "--merge", "--base", "--python"},
     "repair": set[str](),
 }
-"""Of each action."""
+"""Action -> the options that it takes."""
 WHY = {"damaged": "it does not verify", "aside": "an earlier one was resumed"}
 
 
@@ -77,7 +77,7 @@ def of_run(
             found = keeping.kept(run, metric, verify=verify)
         aside = checkpoints.set_aside(run.checkpoints)
         nodes = [{"step": step, "path": path, "set_aside": True} for step, path in aside]
-        return CommandAnswer([*(each.node for each in found), *nodes], lambda: _show(run, found, aside))
+        return CommandAnswer([*(each.node for each in found), *nodes], lambda: _say_checkpoints(run, found, aside))
     if action == "best":
         chosen = keeping.best(run, metric)
         return CommandAnswer(chosen.node, lambda: typer.echo(os.fspath(chosen.path)))
@@ -87,28 +87,28 @@ def of_run(
 
 
 def _check_options(action: str, given: list[str]) -> None:
-    if alien := [option for option in given if option not in OPTIONS[action]]:
-        raise Problems([Problem(option, f"is not an option of {action}", "leave it out") for option in alien])
+    if misplaced := [option for option in given if option not in OPTIONS[action]]:
+        raise Problems([Problem(option, f"is not an option of {action}", "leave it out") for option in misplaced])
 
 
 def _check_export(to: str | None, folder: Path | None, which: list[bool], metric: str | None) -> Path:
-    """The new folder; `metric` is one that chooses nothing. Raises `Problems`."""
-    found = []
+    """The new folder, checked with the other options; `metric` is one given without --best. Raises `Problems`."""
+    problems = []
     if to != "hf":
-        found.append(Problem("--to", "is missing" if to is None else f"got {to!r}", "use hf"))
+        problems.append(Problem("--to", "is missing" if to is None else f"got {to!r}", "use hf"))
     if folder is None:
-        found.append(Problem("--out", "is missing", "use a new folder"))
+        problems.append(Problem("--out", "is missing", "use a new folder"))
     if sum(which) > 1:
-        found.append(Problem("--step, --best, --newest", "more than one is given", "use one"))
+        problems.append(Problem("--step, --best, --newest", "more than one is given", "use one"))
     if metric:
-        found.append(Problem("--metric", "is only used with --best", "add --best, or leave it out"))
-    if found or folder is None:
-        raise Problems(found)
+        problems.append(Problem("--metric", "is only used with --best", "add --best, or leave it out"))
+    if problems or folder is None:
+        raise Problems(problems)
     return folder
 
 
 def _read_words(words: list[str]) -> tuple[str, str]:
-    """The action, `list` without any, and the run, in either order. Raises `Problems`."""
+    """The action (default `list`) and the run, typed in either order. Raises `Problems`."""
     actions = [word for word in words if word in OPTIONS][:1]
     names = [word for place, word in enumerate(words) if place != (words.index(actions[0]) if actions else -1)]
     if not names:
@@ -119,38 +119,38 @@ def _read_words(words: list[str]) -> tuple[str, str]:
     return (actions or ["list"])[0], names[0]
 
 
-def _show(run: Folder, found: list[Kept], aside: list[tuple[int, Path]]) -> None:
-    if not found and not aside:
+def _say_checkpoints(run: Folder, kept: list[Kept], aside: list[tuple[int, Path]]) -> None:
+    if not kept and not aside:
         return say(f"no checkpoints in {run.name}", "dim")
-    judged = next((each.judged[0] for each in found if each.judged), "")
-    head = ["step", "written", "MB", "files", label(judged), ""]
-    say_table(make_table(head, map(_row, found), right=["step", "MB"]))
-    for fault in (fault for each in found for fault in each.faults or ()):
+    ranking_metric = next((each.judged[0] for each in kept if each.judged), "")
+    head = ["step", "written", "MB", "files", label(ranking_metric), ""]
+    say_table(make_table(head, map(_checkpoint_row, kept), right=["step", "MB"]))
+    for fault in (fault for each in kept for fault in each.faults or ()):
         say(f"damaged  {fault}", "red")
-    if judged:
-        say(f"best by {judged}", "dim")
+    if ranking_metric:
+        say(f"best by {ranking_metric}", "dim")
     for step, path in aside:
-        why, back = path.name.partition("-")[0], path.with_name(checkpoints.name_of(step))
+        why, original = path.name.partition("-")[0], path.with_name(checkpoints.name_of(step))
         say(f"set aside  {path}, as {WHY[why]}")
-        if why == "aside" and not back.exists():
-            say(f"  back: {shlex.join(['mv', str(path), str(back)])}; --resume {run.path} --from {step}", "dim")
+        if why == "aside" and not original.exists():
+            say(f"  back: {shlex.join(['mv', str(path), str(original)])}; --resume {run.path} --from {step}", "dim")
     return None
 
 
-def _row(of: Kept) -> list[Cell]:
-    state = ("not looked at", "dim") if of.faults is None else ("damaged", "red") if of.faults else "verified"
-    marks = ", ".join(word for word, true in (("best", of.best), ("newest", of.newest)) if true)
-    score = compact(of.judged[1]) if of.judged else ""
-    return [str(of.step), date(of.at), f"{of.bytes / 1e6:,.1f}", state, score, (marks, "green")]
+def _checkpoint_row(kept: Kept) -> list[Cell]:
+    state = ("not looked at", "dim") if kept.faults is None else ("damaged", "red") if kept.faults else "verified"
+    marks = ", ".join(word for word, true in (("best", kept.best), ("newest", kept.newest)) if true)
+    score = compact(kept.judged[1]) if kept.judged else ""
+    return [str(kept.step), date(kept.at), f"{kept.bytes / 1e6:,.1f}", state, score, (marks, "green")]
 
 
-def _export(run: Folder, of: Kept, folder: Path, fold: bool, base: str | None) -> CommandAnswer:
+def _export(run: Folder, kept: Kept, folder: Path, fold: bool, base: str | None) -> CommandAnswer:
     from launcher.tools import export  # noqa: PLC0415  # late: it loads torch
 
     with show_bytes() as show:
-        made = export.export(run, of, folder, show, fold=fold, base=base)
-    what = "LoRA adapter" if made.adapter else "model"
-    size = f"{made.bytes / 1e6:,.1f} MB, {made.tensors} tensors, read back and checked"
-    for note in made.notes:
+        exported = export.export(run, kept, folder, show, fold=fold, base=base)
+    what = "LoRA adapter" if exported.adapter else "model"
+    size = f"{exported.bytes / 1e6:,.1f} MB, {exported.tensors} tensors, read back and checked"
+    for note in exported.notes:
         tell(f"note: {note}")
-    return CommandAnswer(made, lambda: say(f"{made.path}  {what} of step {made.step}, {size}"))
+    return CommandAnswer(exported, lambda: say(f"{exported.path}  {what} of step {exported.step}, {size}"))

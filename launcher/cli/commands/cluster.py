@@ -63,8 +63,8 @@ def join(
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
     with begin.hold(block), progress_line(lines=True) as tell:
-        at, token = begin.read_head(head, token_file, sys.stdin)
-        node = begin.join(at, token, address, words or [], tell, leave_after)
+        head_address, token = begin.read_head(head, token_file, sys.stdin)
+        node = begin.join(head_address, token, address, words or [], tell, leave_after)
         say(f"{node.ip} is in the cluster at {node.address}")
 
 
@@ -75,9 +75,9 @@ def status(
     ] = None,
 ) -> CommandAnswer:
     """List a cluster's nodes, with what each has and what of that is free. Exit code 1 where anything is amiss."""
-    found = cluster_status.cluster_status(address)
-    amiss = any(each and each.level == "FAIL" for each in (found.own, *found.trouble))
-    return CommandAnswer(found, lambda: _show(found), int(amiss or not all(node.alive for node in found.nodes)))
+    cluster = cluster_status.cluster_status(address)
+    amiss = any(each and each.level == "FAIL" for each in (cluster.own, *cluster.trouble))
+    return CommandAnswer(cluster, lambda: _show(cluster), int(amiss or not all(node.alive for node in cluster.nodes)))
 
 
 @app.command("down")
@@ -102,12 +102,12 @@ def manifest(
     typer.echo(manifests.manifest(kind, words, config_dir, image), nl=False)
 
 
-def _show(found: cluster_status.ClusterStatus) -> None:
-    say(f"cluster at {found.address}")
-    for result in filter(None, (found.own, *found.trouble)):
+def _show(cluster: cluster_status.ClusterStatus) -> None:
+    say(f"cluster at {cluster.address}")
+    for result in filter(None, (cluster.own, *cluster.trouble)):
         say_result(result)
     rows = list[list[Cell]]()
-    for node in sorted(found.nodes, key=lambda node: (not node.alive, node.address)):
+    for node in sorted(cluster.nodes, key=lambda node: (not node.alive, node.address)):
         state = ("alive", "green") if node.alive else ("gone", "bold red")
         numbers = [f"{n:g}" for n in (node.cpus, node.free_cpus, node.gpus, node.free_gpus)]
         rows.append([(node.address, "bold"), node.hostname, state, *(numbers if node.alive else [])])

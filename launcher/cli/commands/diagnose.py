@@ -43,32 +43,32 @@ def diagnose(
     """
     rules = None if profile is None else read_profile(profile)
     source = find(name, root)
-    own = source.log is None and rules is None
-    found = findings.find_problems(source, rules, _judge_of(name, root) if own else None)
-    critical = any(alert.level == "critical" for alert in found.alerts)
-    return CommandAnswer(found.nodes, lambda: _show(source, found), exit_code=int(critical))
+    is_run = source.log is None and rules is None
+    result = findings.find_problems(source, rules, _judge_of(name, root) if is_run else None)
+    critical = any(alert.level == "critical" for alert in result.alerts)
+    return CommandAnswer(result.nodes, lambda: _say_findings(source, result), exit_code=int(critical))
 
 
 def _judge_of(name: str, root: Path) -> RunJudge | None:
-    """That of a run of ours; None of one whose settings are unknown.
+    """The judge of a run of ours; None where its settings are unknown.
 
-    What reads its settings is loaded late: a log of another program does without.
+    Code that reads settings is loaded late, as a log of another program does not need it.
     """
     from launcher.launch.start import judge_of  # noqa: PLC0415
 
     return judge_of(store.find(name, root))
 
 
-def _show(source: LogOrRun, found: Findings) -> None:
-    counts = found.counts or "no finding"
-    say(f"{source.title}  ·  {source.kind}  ·  to step {found.last_step}  ·  {counts}", "dim")
-    if found.verdict:
-        say(found.verdict.line)
-    metrics = findings.series_of(found.alerts)
+def _say_findings(source: LogOrRun, result: Findings) -> None:
+    counts = result.counts or "no finding"
+    say(f"{source.title}  ·  {source.kind}  ·  to step {result.last_step}  ·  {counts}", "dim")
+    if result.verdict:
+        say(result.verdict.line)
+    metrics = findings.series_of(result.alerts)
     curves = series.curves(source.steps(), metrics) if metrics else {}
-    for alert in found.alerts:
+    for alert in result.alerts:
         say("")
-        for line, style in _lines(alert):
+        for line, style in _alert_lines(alert):
             say(line, style)
         evidence = curves.get(alert.metric, [])
         if len(evidence) > 1:
@@ -76,7 +76,7 @@ def _show(source: LogOrRun, found: Findings) -> None:
             say(f"  {curve}  steps {evidence[0][0]:g} to {evidence[-1][0]:g}", "cyan")
 
 
-def _lines(alert: Alert) -> Iterator[tuple[str, str]]:
+def _alert_lines(alert: Alert) -> Iterator[tuple[str, str]]:
     since = "" if alert.since is None or alert.since == alert.step else f" (since step {alert.since})"
     rule = f"{alert.rule}: " if alert.rule else ""
     what = alert.text.removesuffix(f"; use {alert.fix}") if alert.fix else alert.text

@@ -51,11 +51,11 @@ def doctor(
             found = [("this machine", result) for result in probe.check_this_machine(root, tell)]
     ok = not any_failed(result for _, result in found)
     results = [{"node": node, **asdict(result)} for node, result in found]
-    return CommandAnswer({"ok": ok, "results": results}, lambda: _show(found), exit_code=int(not ok))
+    return CommandAnswer({"ok": ok, "results": results}, lambda: _say_results(found), exit_code=int(not ok))
 
 
-def _show(found: list[tuple[str, CheckResult]]) -> None:
-    for node in dict.fromkeys(node for node, _ in found):
+def _say_results(node_results: list[tuple[str, CheckResult]]) -> None:
+    for node in dict.fromkeys(node for node, _ in node_results):
         say(node, "bold")
-        for result in (result for name, result in found if name == node):
+        for result in (result for name, result in node_results if name == node):
             say_result(result, "  ")

@@ -47,13 +47,13 @@ def check(
     if not run.environment.several_turns:
         raise Problems(Problem("environment", "has one turn, so there is nothing to try", "use environment=python"))
     context = Context(run, here=False)
-    if found := [*context.data_problems, *context.reward_problems] or run.environment.missing_requirements():
-        raise Problems(found)
+    if problems := [*context.data_problems, *context.reward_problems] or run.environment.missing_requirements():
+        raise Problems(problems)
     results = list(try_environment(run.environment, context.train.rows[:rows], sessions))
-    failed = any(one.level == "FAIL" for one in results)
-    return CommandAnswer([asdict(one) for one in results], lambda: _say(results), exit_code=int(failed))
+    failed = any(result.level == "FAIL" for result in results)
+    return CommandAnswer([asdict(result) for result in results], lambda: _say_results(results), exit_code=int(failed))
 
 
-def _say(results: list[CheckResult]) -> None:
-    for one in results:
-        say_result(one)
+def _say_results(results: list[CheckResult]) -> None:
+    for result in results:
+        say_result(result)

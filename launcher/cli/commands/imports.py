@@ -24,7 +24,7 @@ from launcher.tools.importing.script import ImportedScript, import_script, recip
 
 @dataclass(frozen=True)
 class Written:
-    """A recipe with what a plan of it found."""
+    """A written recipe with the warnings and failures of its plan."""
 
     path: Path
     made: ImportedLaunch
@@ -56,44 +56,44 @@ def import_(
 
     Exit codes: 0 all is taken over, 1 something is refused or would fail, 2 nothing can be read.
     """
-    found = import_script(script, arguments or [], number, _environment(variables or []), confined=not unconfined)
+    imported = import_script(script, arguments or [], number, _variables(variables or []), confined=not unconfined)
     target = output or Path(f"rlrun-{script.stem}.sh")
-    taken = [made for made in found.launches if made.arguments]
-    written = [_write(made, path) for made, path in zip(taken, _free(target, len(taken)), strict=True)]
-    whole = not found.problems and len(taken) == len(found.launches) and all(one.ok for one in written)
-    return CommandAnswer(_node(found, written), lambda: _say(found, written), exit_code=int(not whole))
+    usable = [launch for launch in imported.launches if launch.arguments]
+    written = [_write(launch, path) for launch, path in zip(usable, _free_paths(target, len(usable)), strict=True)]
+    complete = not imported.problems and len(usable) == len(imported.launches) and all(one.ok for one in written)
+    return CommandAnswer(_node(imported, written), lambda: _say(imported, written), exit_code=int(not complete))
 
 
-def _environment(texts: list[str]) -> dict[str, str]:
+def _variables(texts: list[str]) -> dict[str, str]:
     """The variables of `--env NAME=VALUE`. Raises `Problems`."""
-    found = {}
+    variables = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise Problems(Problem(f"--env {text}", "is no variable with its value", "use --env NAME=VALUE"))
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
-def _free(target: Path, count: int) -> list[Path]:
-    """The recipes' paths. Raises `Problems` where one is there already."""
+def _free_paths(target: Path, count: int) -> list[Path]:
+    """The paths of `count` recipes. Raises `Problems` where one of them exists."""
     paths = recipe_paths(target, count)
-    if there := next((path for path in paths if path.exists()), None):
-        raise Problems(Problem(str(there), "is there already", "use -o FILE.sh, or delete it", "in-use"))
+    if existing := next((path for path in paths if path.exists()), None):
+        raise Problems(Problem(str(existing), "is there already", "use -o FILE.sh, or delete it", "in-use"))
     return paths
 
 
-def _write(made: ImportedLaunch, path: Path) -> Written:
-    results = [result for result in plan(made.arguments).results if result.level in ("FAIL", "WARN")]
-    write_atomic(path, recipe(made, path.name, date.today()))
+def _write(launch: ImportedLaunch, path: Path) -> Written:
+    results = [result for result in plan(launch.arguments).results if result.level in ("FAIL", "WARN")]
+    write_atomic(path, recipe(launch, path.name, date.today()))
     path.chmod(0o755)
-    return Written(path, made, results)
+    return Written(path, launch, results)
 
 
-def _say(found: ImportedScript, written: list[Written]) -> None:
-    for note in found.notes:
+def _say(imported: ImportedScript, written: list[Written]) -> None:
+    for note in imported.notes:
         tell(f"· {note}")
-    say_problems([*found.problems, *_not_taken(found)])
+    say_problems([*imported.problems, *_unused_problems(imported)])
     for one in written:
         out.print(Text.assemble((printable(str(one.path)), "bold"), f"  {printable(one.made.name)}"), soft_wrap=True)
         for change in one.made.changes:
@@ -105,16 +105,16 @@ def _say(found: ImportedScript, written: list[Written]) -> None:
             say_table(result_table(one.results))
 
 
-def _not_taken(found: ImportedScript) -> list[Problem]:
-    """Of launches of which no recipe is made."""
-    return [problem for made in found.launches if not made.arguments for problem in made.problems]
+def _unused_problems(imported: ImportedScript) -> list[Problem]:
+    """Problems of the launches for which no recipe is written."""
+    return [problem for launch in imported.launches if not launch.arguments for problem in launch.problems]
 
 
-def _node(found: ImportedScript, written: list[Written]) -> dict[str, Any]:
+def _node(imported: ImportedScript, written: list[Written]) -> dict[str, Any]:
     return {
-        "script": str(found.path),
-        "refused": [str(problem) for problem in [*found.problems, *_not_taken(found)]],
-        "open": found.notes,
+        "script": str(imported.path),
+        "refused": [str(problem) for problem in [*imported.problems, *_unused_problems(imported)]],
+        "open": imported.notes,
         "recipes": [
             {
                 "path": str(one.path), "launch": one.made.name, "program": one.made.launch.program, "ok": one.ok,

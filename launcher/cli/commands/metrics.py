@@ -61,35 +61,35 @@ def metrics(
 
 
 class _Steps:
-    """The steps that were chosen, as often as they are gone through; what is left out is said once."""
+    """The chosen steps; may be iterated repeatedly. Notes on what is left out are printed once."""
 
     def __init__(self, source: LogOrRun, last: int | None, step: int | None) -> None:
-        self.source, self._step, self._told = source, step, set[str]()
+        self.source, self._step, self._shown_notes = source, step, set[str]()
         self._last = None if last is None else source.last_steps(last)
-        self.of_step = {} if step is None else series.values_of_step(self._all(), step)
+        self.of_step = {} if step is None else series.values_of_step(self._read_steps(), step)
         if step is not None and not self.of_step:
             raise Problems(source.no_metrics)
 
-    def _all(self) -> Iterator[Step]:
+    def _read_steps(self) -> Iterator[Step]:
         def tell_once(text: str) -> None:
-            if text not in self._told:
-                self._told.add(text)
+            if text not in self._shown_notes:
+                self._shown_notes.add(text)
                 tell(text, "yellow")
 
         return self.source.steps(tell_once)
 
     def __iter__(self) -> Iterator[Step]:
-        steps = self._all() if self._last is None else iter(self._last)
+        steps = self._read_steps() if self._last is None else iter(self._last)
         return steps if self._step is None else (each for each in steps if each.step == self._step)
 
 
-def _show_step(found: dict[str, float], number: int, keys: Sequence[str]) -> None:
-    series.check_keys(keys, found)
+def _show_step(values: dict[str, float], number: int, keys: Sequence[str]) -> None:
+    series.check_keys(keys, values)
     rows: list[tuple[Cell, ...]] = []
-    for name in series.chosen_names(found, keys) if keys else found:
-        known, value = metric(canonical(name)), found[name]
+    for name in series.chosen_names(values, keys) if keys else values:
+        entry, value = metric(canonical(name)), values[name]
         whole = value == value and abs(value) < 1e15 and value == int(value)
-        meaning = (known.meaning if known else "", "dim")
+        meaning = (entry.meaning if entry else "", "dim")
         rows.append((name, (str(int(value)) if whole else repr(value), "bold"), meaning))
     say_table(make_table([f"step {number}", "value", "meaning"], rows, right=["value"], whole=["value"]))
 
@@ -102,10 +102,10 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
     else:
         columns = [each.name for each in series.overview(steps, []).series] or names
     ends = accumulate(max(len(printable(name)), 10) + 2 for name in columns)
-    if out.is_terminal and (fits := max(sum(end <= out.width - 8 for end in ends), 1)) < len(columns):
+    if out.is_terminal and (count := max(sum(end <= out.width - 8 for end in ends), 1)) < len(columns):
         if keys:
-            tell(f"{len(columns) - fits} more metrics do not fit beside these; --csv has all")
-        columns = columns[:fits]
+            tell(f"{len(columns) - count} more metrics do not fit beside these; --csv has all")
+        columns = columns[:count]
     head = ["step", *map(printable, columns)]
     rows = [
         [str(each.step), *(compact(each.metrics[name]) if name in each.metrics else "" for name in columns)]
@@ -115,21 +115,21 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
 
 
 def _show_all(steps: _Steps, keys: Sequence[str]) -> None:
-    found = series.overview(steps, keys)
-    if not found.names:
+    overview = series.overview(steps, keys)
+    if not overview.names:
         raise Problems(steps.source.no_metrics)
-    series.check_keys(keys, found.names)
-    shown = found.series
-    if not shown:  # none that is known to tell something
-        shown = series.overview(steps, sorted(found.names)[: series.TELLING]).series
-    count = f"{len(found.names)} metrics" + (f", {len(shown)} shown" if len(found.names) > len(shown) else "")
-    say(f"{steps.source.title}  ·  {steps.source.kind}  ·  to step {found.last_step}  ·  {count}", "dim")
+    series.check_keys(keys, overview.names)
+    shown = overview.series
+    if not shown:  # no metric of the log is known to be important
+        shown = series.overview(steps, sorted(overview.names)[: series.TELLING]).series
+    count = f"{len(overview.names)} metrics" + (f", {len(shown)} shown" if len(overview.names) > len(shown) else "")
+    say(f"{steps.source.title}  ·  {steps.source.kind}  ·  to step {overview.last_step}  ·  {count}", "dim")
     numbers = ("first", "last", "best", "at")
-    say_table(make_table(["metric", *numbers, ""], map(_row, shown), right=numbers, whole=[*numbers, ""]))
+    say_table(make_table(["metric", *numbers, ""], map(_series_row, shown), right=numbers, whole=[*numbers, ""]))
 
 
-def _row(of: MetricSeries) -> list[Cell]:
-    trace, best, name = of.trace, of.best, Text(printable(of.name))
+def _series_row(metric_series: MetricSeries) -> list[Cell]:
+    trace, best, name = metric_series.trace, metric_series.best, Text(printable(metric_series.name))
     if trace.not_finite:
         name.append(f"\n{trace.not_finite} not finite", "bold red")
     curve = sparkline(shortened([value for _, value in trace.curve], SPARKS))
@@ -140,15 +140,15 @@ def _row(of: MetricSeries) -> list[Cell]:
 def _print_csv(steps: _Steps, keys: Sequence[str]) -> None:
     names = series.names_of(steps, keys)
     nodes = series.step_nodes(steps, names)
-    rows = ([step, *(repr(found[name]) if name in found else "" for name in names)] for step, found in nodes)
+    rows = ([step, *(repr(values[name]) if name in values else "" for name in names)] for step, values in nodes)
     write_csv(["step", *names], rows)
 
 
 def _print_json(steps: _Steps, keys: Sequence[str]) -> None:
-    """A list of `{"step": ..., "metrics": {...}}`, a step a line, written as it is read: it may be of any length."""
-    before = "["
-    for step, found in series.step_nodes(steps, series.names_of(steps, keys) if keys else None):
-        node = {"step": step, "metrics": {printable(name): value for name, value in found.items()}}
-        typer.echo(before + "\n " + json_safe(json.dumps(writable(node), allow_nan=False)), nl=False)
-        before = ","
-    typer.echo("[]" if before == "[" else "\n]")
+    """Print a list of `{"step": ..., "metrics": {...}}`, a step a line, while reading: a log may be of any size."""
+    separator = "["
+    for step, values in series.step_nodes(steps, series.names_of(steps, keys) if keys else None):
+        node = {"step": step, "metrics": {printable(name): value for name, value in values.items()}}
+        typer.echo(separator + "\n " + json_safe(json.dumps(writable(node), allow_nan=False)), nl=False)
+        separator = ","
+    typer.echo("[]" if separator == "[" else "\n]")

@@ -33,30 +33,30 @@ def report(
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """It is read from the run's folder, or the log, alone, and may be made while the run goes on."""
-    wanted = parse_goal(goal) if goal is not None else None
+    parsed_goal = parse_goal(goal) if goal is not None else None
     source = find(name, root)
-    beside = source.folder.path.with_name(f"{source.folder.path.name}.report.html")
-    page = out or (beside if source.log else source.folder.path / "report.html")
+    beside_log = source.folder.path.with_name(f"{source.folder.path.name}.report.html")
+    page = out or (beside_log if source.log else source.folder.path / "report.html")
     if name == "-" and not out:
         raise Problems(Problem("--out", "standard input has no folder for a page", "use --out FILE.html"))
     check_output(page)
-    made = make_report(record_of(source), wanted)
-    written_to = write_report(made, page, ("html",) if only_page else ("html", "md"))
-    return CommandAnswer(made.node, lambda: _say_report(made, written_to))
+    content = make_report(record_of(source), parsed_goal)
+    written_to = write_report(content, page, ("html",) if only_page else ("html", "md"))
+    return CommandAnswer(content.node, lambda: _say_report(content, written_to))
 
 
-def _say_report(made: Report, written_to: list[Path]) -> None:
-    say(f"{made.record.name}: {made.intro}")
-    say(made.record.verdict.line)
-    if made.goal.goal:
-        say(made.goal.title)
-    for line in made.goal.lines:
+def _say_report(content: Report, written_to: list[Path]) -> None:
+    say(f"{content.record.name}: {content.intro}")
+    say(content.record.verdict.line)
+    if content.goal.goal:
+        say(content.goal.title)
+    for line in content.goal.lines:
         say(f"  {line}")
-    say(f"checklist: {made.counts}")
-    for row in made.checklist:
+    say(f"checklist: {content.counts}")
+    for row in content.checklist:
         if row.status == "fail":
             say(f"  {row.name}: {'; '.join(filter(None, (row.figure, row.note)))}")
-    for problem in made.problems:
+    for problem in content.problems:
         say(f"  ✗ {problem}")
     say(f"wrote {' and '.join(map(str, written_to))}")
 
@@ -75,28 +75,28 @@ def compare(
 ) -> CommandAnswer:
     if out:
         check_output(out)
-    found = compare_runs(names, root)
-    written_to = write_comparison(found, out) if out else None
-    return CommandAnswer(found.node, lambda: _say_comparison(found, written_to))
+    comparison = compare_runs(names, root)
+    written_to = write_comparison(comparison, out) if out else None
+    return CommandAnswer(comparison.node, lambda: _say_comparison(comparison, written_to))
 
 
-def _say_comparison(found: Comparison, written_to: Path | None) -> None:
-    for letter, side in found.sides.items():
-        label = found.label(letter)
+def _say_comparison(comparison: Comparison, written_to: Path | None) -> None:
+    for letter, side in comparison.sides.items():
+        label = comparison.label(letter)
         say(f"{letter}  {f'{label}: ' if label else ''}{', '.join(record.name for record in side)}")
-    for line in found.notes:
+    for line in comparison.notes:
         say(f"✗ {line}")
-    if found.settings:
+    if comparison.settings:
         say("")
-        rows: list[list[Cell]] = [[(row.name, "bold"), *row.values] for row in found.settings]
-        say_table(make_table(["setting", *found.sides], rows, whole=["setting"]))
+        rows: list[list[Cell]] = [[(row.name, "bold"), *row.values] for row in comparison.settings]
+        say_table(make_table(["setting", *comparison.sides], rows, whole=["setting"]))
     say("")
-    rows = [[(name, "bold"), *cells] for name, *cells in found.results]
-    say_table(make_table(["result", *found.sides], rows, whole=["result"]))
+    rows = [[(name, "bold"), *cells] for name, *cells in comparison.results]
+    say_table(make_table(["result", *comparison.sides], rows, whole=["result"]))
     say("")
-    for test in found.tests:
+    for test in comparison.tests:
         say(test.text)
-    for line in found.remarks:
+    for line in comparison.remarks:
         say(line, "dim")
     if written_to:
         say(f"wrote {written_to}")

@@ -38,15 +38,15 @@ def bench(
     run = reward_bench.run_of(overrides or [], config_dir)
     with show_data_progress() as watch:
         report = reward_bench.bench(run, rows, watch)
-    return CommandAnswer({**asdict(report), "ok": report.ok}, lambda: _say(report), exit_code=int(not report.ok))
+    return CommandAnswer({**asdict(report), "ok": report.ok}, lambda: _say_report(report), exit_code=int(not report.ok))
 
 
-def _say(report: BenchReport) -> None:
+def _say_report(report: BenchReport) -> None:
     known = "" if report.gold_known else "; it does not define a right answer's form: the best of several forms counts"
     say(f"{report.reward} over {report.rows} rows{known}", "bold")
     head = ["answer", "", "n", "unscored", "mean", "min", "p50", "max", "zeros"]
-    say_table(make_table(head, map(_row, report.kinds), right=head[2:], whole=head))
-    say(f"latency per answer  p50 {_ms(report.latency_p50_s)}  p95 {_ms(report.latency_p95_s)}")
+    say_table(make_table(head, map(_kind_row, report.kinds), right=head[2:], whole=head))
+    say(f"latency per answer  p50 {_milliseconds(report.latency_p50_s)}  p95 {_milliseconds(report.latency_p95_s)}")
     say(f"scored twice        {'equal' if report.deterministic else 'not equal'}")
     for line in report.faults:
         out.print(Text.assemble(("without a score  ", "yellow"), printable(line)), soft_wrap=True)
@@ -57,12 +57,12 @@ def _say(report: BenchReport) -> None:
         out.print(Text.assemble(("✓ ", "bold green"), "a run can learn from it"))
 
 
-def _row(kind: AnswerKind) -> list[Cell]:
+def _kind_row(kind: AnswerKind) -> list[Cell]:
     numbers = [compact(x) for x in (kind.mean, kind.low, kind.median, kind.high)]
     zeros = f"{kind.zeros:.0%}" if kind.zeros == kind.zeros else "nan"
     counts = str(kind.answers), str(kind.unscored)
     return [(kind.name, "bold"), (KINDS[kind.name].what, "dim"), *counts, *numbers, zeros]
 
 
-def _ms(seconds: float) -> str:
+def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms"

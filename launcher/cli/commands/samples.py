@@ -30,7 +30,7 @@ from launcher.views.samples import (
     evaluations_of,
 )  # fmt: skip
 
-COLUMN = 36  # least characters of an answer beside another
+COLUMN = 36  # least width of an answer beside another, in characters
 SHORT = 2_000  # characters of an answer that are shown; --json has all
 
 
@@ -72,15 +72,15 @@ def samples(
         return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))
     groups = answers_of(source, step, wanted)
     shown = dict(list(groups.items())[:limit])
-    return CommandAnswer([*chain(*shown.values())], lambda: _show(shown, groups))
+    return CommandAnswer([*chain(*shown.values())], lambda: _show_groups(shown, groups))
 
 
-def _show(shown: Mapping[str, Sequence[Sample]], groups: Mapping[str, Sequence[Sample]]) -> None:
+def _show_groups(shown: Mapping[str, Sequence[Sample]], groups: Mapping[str, Sequence[Sample]]) -> None:
     for prompt, answers in shown.items():
         _say_prompt(prompt, answers[0])
-        many = max(min(len(answers), out.width // COLUMN if out.is_terminal else len(answers)), 1)
-        for begin in range(0, len(answers), many):
-            _side_by_side(answers[begin : begin + many])
+        per_row = max(min(len(answers), out.width // COLUMN if out.is_terminal else len(answers)), 1)
+        for first in range(0, len(answers), per_row):
+            _side_by_side(answers[first : first + per_row])
         say("")
     if len(groups) > len(shown):
         say(f"{len(groups) - len(shown)} more prompts; use --limit {len(groups)}", "dim")
@@ -94,20 +94,20 @@ def _say_prompt(prompt: str, sample: Sample) -> None:
 
 
 def _side_by_side(answers: Sequence[Sample]) -> None:
-    """One column each: step and score, then the answer."""
-    heads = list(map(_head, answers))
+    """Print answers in columns on a terminal, else one below another: step and score, then the text."""
+    heads = list(map(_answer_head, answers))
     if out.is_terminal and not any(sample.episodes for sample in answers):
         say_table(make_table(heads, [[sample.response[:SHORT] for sample in answers]], whole=()))
         return
     for head, sample in zip(heads, answers, strict=True):
         say(head)
-        for line in _turns(sample) or sample.response[:SHORT].split("\n"):
+        for line in _turn_lines(sample) or sample.response[:SHORT].split("\n"):
             say("  " + line)
 
 
-def _turns(sample: Sample) -> list[str]:
-    """An episode turn by turn: what it earned, the calls with their seconds, and what the environment said; of an
-    answer of one turn nothing."""
+def _turn_lines(sample: Sample) -> list[str]:
+    """Lines of an episode: each turn's reward, its calls with their seconds, and the environment's answer; empty for an
+    answer of one turn."""
     lines = list[str]()
     for episode in sample.episodes:
         for number, turn in enumerate(episode.turns, 1):
@@ -125,7 +125,7 @@ def _indented(text: str, mark: str = "  ") -> list[str]:
     return [mark + line for line in text[:SHORT].split("\n") if line]
 
 
-def _head(answer: Sample) -> str:
+def _answer_head(answer: Sample) -> str:
     head = f"step {answer.step}  " + ("not scored" if answer.score is None else f"score {compact(answer.score)}")
     if not isinstance(answer, TrainingAnswer):
         return head
@@ -139,17 +139,17 @@ def _show_changes(pairs: list[ChangedAnswer], limit: int) -> None:
         a, b = pair.before, pair.after
         say("")
         _say_prompt(b.prompt, b)
-        scored = [f"  score {compact(x)}" if x == x else "" for x in pair.scores]
-        say(f"step {a.step}{scored[0]}  →  step {b.step}{scored[1]}")
+        score_texts = [f"  score {compact(x)}" if x == x else "" for x in pair.scores]
+        say(f"step {a.step}{score_texts[0]}  →  step {b.step}{score_texts[1]}")
         out.print(_differences(a.response[:SHORT], b.response[:SHORT]), soft_wrap=True, highlight=False)
 
 
 def _differences(before: str, after: str) -> Text:
-    """The later answer; words that are gone are [-so-], new ones {+so+}, coloured on a terminal."""
+    """The later answer with removed words as [-word-] and new ones as {+word+}, coloured on a terminal."""
     forms = {"same": ("{} ", ""), "gone": ("[-{}-] ", "red"), "new": ("{{+{}+}} ", "green")}
     text = Text()
-    for what, words in changed_words(before, after):
-        form, style = forms[what]
+    for kind, words in changed_words(before, after):
+        form, style = forms[kind]
         text.append(form.format(printable(words)), style)
     text.rstrip()
     return text

@@ -49,8 +49,8 @@ def serve(
     from launcher.server.routes.app import create_app  # noqa: PLC0415  # late, as above
     from launcher.server.services import ServerSettings  # noqa: PLC0415  # late, as above
 
-    own = new_token() if token or not _is_loopback(host) else ""
-    settings = ServerSettings(root, tuple(also or ()), database, own, reindex, host)
+    own_token = new_token() if token or not _is_loopback(host) else ""
+    settings = ServerSettings(root, tuple(also or ()), database, own_token, reindex, host)
     app = create_app(settings)
     sockets = listen(host, [port] if page_port is None else [port, page_port])
 
@@ -58,8 +58,8 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         for each in sockets:
             say(f"serves {root} at http://{shown}:{each.getsockname()[1]}")
-        if own:
-            typer.echo(f"token {own}")  # as it is, and only here
+        if own_token:
+            typer.echo(f"token {own_token}")  # the only place where it is not redacted
         tell("Ctrl-C ends the server; runs go on")
 
     run(app, sockets, began)

@@ -1,4 +1,4 @@
-"""`rlrun train -m` and `rlrun plan -m`: a sweep's points, planned together, run side by side, told in one table."""
+"""`rlrun train -m` and `rlrun plan -m`: a sweep's points, planned together, run side by side, shown in one table."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Parallel = Annotated[
     int | None,
     typer.Option("--parallel", metavar="N", min=0, help="Points of a sweep at a time; 0: as many as there is room."),
 ]
-ROWS = 20  # of a table that is drawn again and again
+ROWS = 20  # most points in the table that is redrawn on a terminal
 
 
 def begin(by: RunRequest, parallel: int | None) -> points.Sweep:
-    """A new sweep of these arguments. Raises `Problems`."""
-    with _counting() as watch:
+    """Plan and begin a new sweep of these arguments. Raises `Problems`."""
+    with _report_planning() as watch:
         planned = points.plan(by.texts, by.config_dir, watch=watch)
     return points.begin(by.texts, by.config_dir, planned, parallel or None)
 
@@ -53,17 +53,17 @@ def find_sweep(resume: str, by: RunRequest, root: Path, multirun: bool, parallel
             got = f"no sweep {short_repr(resume)} in {root}"
             raise Problems(Problem("--resume", got, "use -m alone to start one", "not-found"))
         return None
-    found = points.read(path)
-    if by.overrides and by.texts != found.words:
-        began = shlex.join(found.words)
-        got = f"{found.name} was started with other arguments"
-        raise Problems(Problem("--resume", got, f"use none, or {began}", "changed"))
-    return found if parallel is None else replace(found, parallel=parallel or None)
+    sweep = points.read(path)
+    if by.overrides and by.texts != sweep.words:
+        original = shlex.join(sweep.words)
+        got = f"{sweep.name} was started with other arguments"
+        raise Problems(Problem("--resume", got, f"use none, or {original}", "changed"))
+    return sweep if parallel is None else replace(sweep, parallel=parallel or None)
 
 
 def run(found: points.Sweep) -> int:
-    """To its end; the exit code."""
-    with _watching(found) as show:
+    """Run the sweep to its end; returns the exit code."""
+    with _show_views(found) as show:
         code = points.drive(found, show, handle=handle_signals)
     views = points.views(found)
     say_table(table(views))
@@ -76,7 +76,7 @@ def run(found: points.Sweep) -> int:
 
 
 def answer_sweep(path: Path) -> CommandAnswer:
-    """Where each point stands."""
+    """The state of each point, as a command's answer."""
     views = points.views(points.read(path))
     nodes = [
         {
@@ -90,7 +90,7 @@ def answer_sweep(path: Path) -> CommandAnswer:
 
 def plan(by: RunRequest, *, here: bool = False) -> CommandAnswer:
     """The points of a sweep, and what would fail; exit code 1 where anything would."""
-    with _counting() as watch:
+    with _report_planning() as watch:
         planned = points.plan(by.texts, by.config_dir, partial(problems, here=here), watch)
     ok = not any(each.problems for each in planned)
     nodes = [
@@ -114,8 +114,8 @@ def _say_plan(planned: list[points.Planned]) -> None:
 
 
 @contextmanager
-def _counting() -> Iterator[points.OnCount]:
-    """Says how far planning is, seldom, and then its end."""
+def _report_planning() -> Iterator[points.OnCount]:
+    """The callback that reports the progress of planning now and then, and its end if it reported before."""
     seldom, shown = Seldom(), list[int]()
 
     def watch(done: int, every: int) -> None:
@@ -127,12 +127,12 @@ def _counting() -> Iterator[points.OnCount]:
 
 
 @contextmanager
-def _watching(found: points.Sweep) -> Iterator[points.OnViews]:
-    """A table on a terminal; elsewhere the points' own lines, each after its point's name."""
+def _show_views(sweep: points.Sweep) -> Iterator[points.OnViews]:
+    """The callback that shows a running sweep: a table on a terminal, else the points' lines after their names."""
     console = Console(file=sys.stdout)
     if not console.is_terminal:
         printer = LinePrinter()
-        say(f"sweep {found.name}: {len(found.points)} points")
+        say(f"sweep {sweep.name}: {len(sweep.points)} points")
         yield lambda views, lines: printer.write(RunState(), [], [f"[{name}] {line}" for name, line in lines])
         return
     with closing(Drawing(console, transient=True)) as drawing:
@@ -140,9 +140,9 @@ def _watching(found: points.Sweep) -> Iterator[points.OnViews]:
 
 
 def table(views: Sequence[points.View], most: int | None = None) -> Table:
-    """A row for each point; of more than `most` those that run and that failed come first, the rest is counted."""
-    first = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
-    picked = sorted(first[:most])
+    """A row for each point. Of more than `most`, running and failed ones are shown first, and all are counted."""
+    order = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
+    picked = sorted(order[:most])
     rows = list[list[Cell]]()
     for view in (views[place] for place in picked):
         entry, state = view.entry, view.state
@@ -150,8 +150,8 @@ def table(views: Sequence[points.View], most: int | None = None) -> Table:
         status = ("doubtful", "yellow") if state.doubtful else (entry.status, COLOURS[entry.status])
         step = f"{state.step}/{state.steps}" if state.steps else ""
         score = f"{label(state.last.name)} {state.last.shown}" if state.last else ""
-        passed, folder = clock(elapsed) if state.started_at else "", os.path.relpath(view.folder.path)
-        rows.append([(entry.name, "bold"), status, step, score, passed, (folder, "dim")])
+        elapsed_text, folder = clock(elapsed) if state.started_at else "", os.path.relpath(view.folder.path)
+        rows.append([(entry.name, "bold"), status, step, score, elapsed_text, (folder, "dim")])
     if len(picked) < len(views):
         states = [view.entry.status for view in views]
         counts = ", ".join(f"{states.count(status)} {status}" for status in dict.fromkeys(states))

@@ -66,32 +66,32 @@ def track(
         text = f"{arrived} rows sent to {url}"
         return CommandAnswer({"rows": arrived, "failure": why}, lambda: say(why or text), exit_code=int(bool(why)))
     if to is None:
-        return _report(name, job or os.environ.get("JOB_UUID", ""), url, follow)
+        return _report_log(name, job or os.environ.get("JOB_UUID", ""), url, follow)
     if job:
         raise Problems(Problem("--job", "cannot go with --to", "use one of them"))
-    _check(to, port)
+    _check_tracker(to, port)
     folder = store.find(name, root)
     address = str(port) if port is not None else os.environ.get(f"RLRUN_{to.upper()}_PORT", "")
     sent = _send(to, folder, follow, address, silent=as_json)
     view = {"run": folder.name, "tracker": to, **asdict(sent)}
-    return CommandAnswer(view, lambda: say(_summary(to, sent)), exit_code=int(bool(sent.failure)))
+    return CommandAnswer(view, lambda: say(_summarize(to, sent)), exit_code=int(bool(sent.failure)))
 
 
-def _report(name: str, job: str, url: str, follow: bool) -> CommandAnswer:
-    """The log of another program to a job, with --follow until Ctrl-C or SIGTERM, as a shell's background has no
-    Ctrl-C."""
+def _report_log(name: str, job: str, url: str, follow: bool) -> CommandAnswer:
+    """Report the log of another program to a job; with --follow until Ctrl-C, or SIGTERM, as background processes of a
+    shell get no Ctrl-C."""
     asked = list[int]()
     if not job:
         raise Problems(Problem("--to", "is missing", f"use one of {', '.join(TRACKERS)}, or --job for a log"))
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: asked.append(number))  # what it reports is not torn
+        signal.signal(number, lambda number, frame: asked.append(number))  # the current report is completed
     steps, arrived = report_log(Path(name), job, url, lambda: follow and not asked)
     became = f"reported to job {job}" if arrived else "read, not all have arrived: rlrun track --spool sends the rest"
     view = {"job": job, "steps": steps, "arrived": arrived}
     return CommandAnswer(view, lambda: say(f"{steps} steps of {name} {became}"), exit_code=int(not arrived))
 
 
-def _check(to: str, port: int | None) -> None:
+def _check_tracker(to: str, port: int | None) -> None:
     """Raises `Problems` where there is no such tracker, or its library is missing."""
     if problems := unknown_trackers([to], "--to"):
         raise Problems(problems)
@@ -102,10 +102,10 @@ def _check(to: str, port: int | None) -> None:
 
 
 def _send(to: str, folder: Folder, follow: bool, address: str, *, silent: bool) -> Sent:
-    """Until the run has ended, or Ctrl-C."""
+    """Send a run to a tracker until all is sent; with `follow` until the run ends or Ctrl-C."""
     stopped = list[bool]()
     sender = Sender(
-        to, folder.path, _alive(to, folder, follow, stopped), lambda line: None if silent else say(line), address
+        to, folder.path, _make_alive(to, folder, follow, stopped), lambda line: None if silent else say(line), address
     )
 
     def pause(seconds: float) -> None:
@@ -120,13 +120,13 @@ def _send(to: str, folder: Folder, follow: bool, address: str, *, silent: bool) 
     return sender.run()
 
 
-def _alive(to: str, folder: Folder, follow: bool, stopped: list[bool]) -> Callable[[], bool]:
+def _make_alive(to: str, folder: Folder, follow: bool, stopped: list[bool]) -> Callable[[], bool]:
     if follow:
         return lambda: not stopped and holder(folder) is not None
     return lambda: to == "prometheus" and not stopped
 
 
-def _summary(to: str, sent: Sent) -> str:
+def _summarize(to: str, sent: Sent) -> str:
     counts = [
         f"{count} {noun}{'' if count == 1 else 's'}"
         for count, noun in ((sent.steps, "step"), (sent.alerts, "alert"), (sent.samples, "sample"))
