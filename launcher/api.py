@@ -1,4 +1,4 @@
-"""rlrun from Python: plan a run, train it, go on with it. `launcher.runs` reads what it has written."""
+"""rlrun from Python: plan, train or resume a run. `launcher.runs` reads what runs have written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.runs.stop_requests import handle_signals
 
 
 class RunFailed(RuntimeError):
-    """A run that began and did not finish; `run` is what it has written."""
+    """A run that began and did not finish; `run` is its record."""
 
     def __init__(self, run: RecordedRun) -> None:
         super().__init__(f"{run.name} {run.state.status}: {run.state.why}")
@@ -40,8 +40,8 @@ def plan(*arguments: str, settings: Mapping[str, Any] | None = None, config_dir:
 def train(
     *arguments: str, settings: Mapping[str, Any] | None = None, config_dir: str | Path | None = None, show: bool = True
 ) -> RecordedRun:
-    """Start a run and follow it to its end; with `show` its lines are printed as `rlrun train` prints
-    them without a terminal.
+    """Start a run and follow it to its end; with `show`, print the lines that `rlrun train` prints without a
+    terminal.
 
     Arguments and settings are those of `plan`. Raises `Problems` before anything is started, and `RunFailed` where the
     run did not finish.
@@ -53,7 +53,7 @@ def train(
 
 
 def resume(name: str, *arguments: str, root: str | Path = "runs", show: bool = True) -> RecordedRun:
-    """Go on with a run from its newest checkpoint that verifies. Raises as `train` does."""
+    """Resume a run from its newest checkpoint that verifies. Raises as `train` does."""
     folder = store.find(name, Path(root))
     sinks = [LinePrinter()] if show else []
     return _finished(folder, start.resume(folder, arguments, sinks, handle=handle_signals))

@@ -34,7 +34,7 @@ from launcher.spec.engine import Engine, OtherNames
 EXTRA = "engine.extra"
 """The setting that passes arguments on; in the table of names it stands for the argument as it was typed."""
 UNKNOWN = "?"
-"""In the table: a value that stands for nothing here."""
+"""In the table of names: any value without a counterpart here."""
 OFF = "it is off here, too"
 
 

@@ -107,12 +107,12 @@ class Algorithm(ABC):
     whole_groups: ClassVar[bool] = False
     """The loss compares rows of a group, so they must be computed in one micro-batch."""
     several_turns: ClassVar[bool] = False
-    """It compares turns of episodes, so there must be an environment of several."""
+    """The algorithm compares turns of episodes, so it needs an environment with several turns."""
     usual_lr: ClassVar[float] = 1e-6
     """Learning rate with which all weights of a language model are usually trained."""
     verl: ClassVar[Mapping[str, object] | None] = None
-    """The settings with which the engine verl computes this loss. A class says it for itself: what it inherits does not
-    count, as it has changed something."""
+    """The settings with which the engine verl computes this loss. Each class declares its own: an inherited value is
+    ignored, as a subclass changes the loss."""
     min_group_std: float = 0.0
     """Groups whose rewards have a smaller standard deviation are excluded from the update."""
     entropy_coeff: float = 0.0
@@ -133,11 +133,11 @@ class Algorithm(ABC):
 
     @property
     def unpenalized_length(self) -> int | None:
-        """Tokens of an answer up to which its length costs nothing; None where it never does."""
+        """Tokens up to which an answer's length costs no reward; None where length is never penalized."""
         return None
 
     def doubts(self) -> Iterator[Problem]:
-        """Valid values with which hardly anything can be learnt: a plan warns of them."""
+        """A problem for each valid value with which hardly anything can be learnt; a plan warns of them."""
         return iter(())
 
     def group_filter(self, batch: Batch) -> Tensor:

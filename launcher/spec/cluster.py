@@ -16,9 +16,9 @@ from launcher.core.settings import NonNegative, settings
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
 
-MOMENTS_S = 1.0  # within which the others follow a process that failed
-FEW = 8  # processes that are looked at as often as was asked
-KILLED = (9, 11, 7)  # by the system or its own memory (SIGKILL, SIGSEGV, SIGBUS), never for another's sake
+MOMENTS_S = 1.0  # other processes end within this time after the one that failed
+FEW = 8  # processes up to which usage is measured every `usage_s`; with more, less often
+KILLED = (9, 11, 7)  # SIGKILL, SIGSEGV, SIGBUS: signals that never follow from another process's failure
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Failure:
 
 
 def first_failure(found: Sequence[Failure]) -> Failure | None:
-    """The root failure: the earliest, or, of those within MOMENTS_S of it, one that was killed, as the others then end
-    because they cannot reach it."""
+    """The root failure: the earliest one or, within MOMENTS_S of it, one that was killed by a signal of KILLED, as the
+    others then fail because they cannot reach it."""
     soonest = min((failure.at for failure in found), default=0.0)
-    near = [failure for failure in found if failure.at - soonest <= MOMENTS_S]
-    return min(near, key=lambda failure: (-failure.code not in KILLED, failure.at, failure.rank), default=None)
+    simultaneous = [failure for failure in found if failure.at - soonest <= MOMENTS_S]
+    return min(simultaneous, key=lambda failure: (-failure.code not in KILLED, failure.at, failure.rank), default=None)
 
 
 class Job(Protocol):

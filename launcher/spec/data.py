@@ -21,11 +21,11 @@ from launcher.spec.reward import Answer
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 NO_SOURCE = "unknown"
-"""`data_source` of a row that names none, until its file names it."""
+"""`data_source` of a row that names none; its file may set one."""
 ROLES = ("system", "user", "assistant", "tool")
 _TEXTS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv")
 ENDINGS = (*_TEXTS, *(f"{ending}.gz" for ending in _TEXTS), ".parquet")
-"""Of the names of files of rows, in lower case."""
+"""Endings of files of rows, in lower case."""
 IMITATED = ReadOnlyWith(
     "run.algorithm.data", "answers", fix="algorithm=sft", why="the algorithm does not learn from demonstrations"
 )
@@ -36,11 +36,11 @@ RESERVED = frozenset({
     "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
     "tokenizer_kwargs",
 })  # fmt: skip
-"""Arguments of apply_chat_template that decide what is written and returned, and no variable of a template."""
+"""Arguments of apply_chat_template that control its output, and are not variables of a template."""
 
 
 def template_args_of(args: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for a chat template. Raises `ValueError` where one is for whoever calls it."""
+    """Arguments for a chat template. Raises `ValueError` for one that its caller sets (RESERVED)."""
     if reserved := sorted(RESERVED & args.keys()):
         raise ValueError(f"{reserved[0]} is decided where the template is used; leave it out")
     return args
@@ -48,8 +48,8 @@ def template_args_of(args: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Message:
-    """A turn. `extra` holds what else the chat template may read of it, as its row has it: tool_calls,
-    reasoning_content, name; also a content that is null."""
+    """A turn. `extra` holds its other keys for the chat template, as they are in the row: tool_calls, name,
+    reasoning_content; also a content that is null."""
 
     role: str
     content: str
@@ -67,16 +67,16 @@ class Message:
 
 Text = str | tuple[Message, ...]
 FEW_ROWS, MOST_HELD_OUT, LOOKED_AT = 20, 256, 20_000
-"""Rows below which `val_share` holds out none; that it holds out at most; the first rows, which it takes them of."""
+"""`val_share` holds out no rows of fewer than FEW_ROWS, at most MOST_HELD_OUT, and those from the first LOOKED_AT."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One row that can be trained on or answered.
 
-    `prompt` is text or a conversation. Its answer is `response`; where that is None and the row is to be
-    imitated, the conversation's assistant turns are the answers. A row with `rejected` is a pair, and `response`
-    the answer that was chosen over it.
+    `prompt` is text or a conversation. Its answer is `response`; where that is None, a demonstration's answers are the
+    assistant turns of the conversation. A row with `rejected` is a pair, and `response` the answer that was chosen
+    over it.
     """
 
     where: str  # file:line
@@ -84,19 +84,19 @@ class Row:
     response: str | None = None
     rejected: str | None = None
     ground_truth: str | None = None
-    """A text; of another value its JSON, and `typed_truth` is the value."""
+    """The text that an answer is compared with; for other types their JSON, and `typed_truth` is the value."""
     data_source: str = NO_SOURCE
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     style: str = ""
     template_args: Mapping[str, Any] = field(default_factory=dict)
-    """What the chat template reads beside the turns, such as tools."""
+    """Variables of the chat template beside the turns, such as tools."""
     response_extra: Mapping[str, Any] = field(default_factory=dict)
-    """What a `Message` has as `extra`, of `response`."""
+    """`Message.extra` of the response."""
     rejected_extra: Mapping[str, Any] = field(default_factory=dict)
     typed_truth: Any = None
     unread: tuple[str, ...] = field(default=(), compare=False)
-    """Keys of the row, and of its turns, that nothing has read."""
+    """Keys of the row and of its turns that were not used."""
 
 
 def prompt_turns(row: Row) -> list[tuple[str, str]]:
@@ -105,7 +105,7 @@ def prompt_turns(row: Row) -> list[tuple[str, str]]:
 
 
 def asked(row: Row) -> tuple[tuple[str, str], ...]:
-    """What is to be answered, also where the answer stands as the last turn: rows of one question have it in common."""
+    """Roles and contents of the question, without an answer as the last turn: equal for rows of one question."""
     turns = prompt_turns(row)
     answered = len(turns) > 1 and turns[-1][0] == "assistant"
     return tuple((role, text.strip()) for role, text in turns[: len(turns) - answered])
@@ -143,9 +143,9 @@ class RefusedRow:
 
     where: str
     reason: str
-    raw: str  # bytes that are no UTF-8 stand as surrogates, so that nothing is lost
-    wanted: bool = False  # a setting asks for it to be left out, so it is no error
-    ends_file: bool = False  # nothing is read of the file from here on, so it stands for an unknown number of rows
+    raw: str  # invalid UTF-8 is kept as surrogates, so that nothing is lost
+    wanted: bool = False  # a setting leaves it out on purpose, so it is not an error
+    ends_file: bool = False  # the rest of the file is not read: an unknown number of rows
 
 
 @dataclass(frozen=True)
@@ -212,10 +212,10 @@ class Dataset(ABC):
 
     @abstractmethod
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        """Every row of the split once, as prompts or as demonstrations, good or refused, in a fixed order."""
+        """Yield every row of the split once, good or refused, in a fixed order, as `kind` uses it."""
 
     def rows(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        """As `read`, with `val_share` of the training rows as held-out ones where there are no others."""
+        """As `read`, but with `val_share` of the training rows held out where there are no held-out rows."""
         if not self.val_share or next(iter(self.read("val", kind)), None):
             yield from self.read(split, kind)
             return
@@ -228,15 +228,15 @@ class Dataset(ABC):
                 yield row
 
     def _held_out_prompts(self, kind: Kind) -> set[tuple[tuple[str, str], ...]]:
-        """Prompts of about `val_share` of the rows: those whose hashes are smallest."""
+        """Prompts of about `val_share` of the rows: those with the smallest hashes, whatever the order of rows."""
         first = [row for row in islice(self.read("train", kind), LOOKED_AT) if isinstance(row, Row)]
         counts = Counter(asked(row) for row in first if is_measured(row, kind) and len(first) >= FEW_ROWS)
-        wanted, found = min(round(self.val_share * len(first)), MOST_HELD_OUT), set[tuple[tuple[str, str], ...]]()
-        for prompt in sorted(counts, key=lambda each: blake2b(json.dumps(each).encode()).digest()):
-            if counts[prompt] <= wanted:
-                found.add(prompt)
-                wanted -= counts[prompt]
-        return found if len(found) < len(counts) else set()
+        remaining, held_out = min(round(self.val_share * len(first)), MOST_HELD_OUT), set[tuple[tuple[str, str], ...]]()
+        for prompt in sorted(counts, key=lambda turns: blake2b(json.dumps(turns).encode()).digest()):
+            if counts[prompt] <= remaining:
+                held_out.add(prompt)
+                remaining -= counts[prompt]
+        return held_out if len(held_out) < len(counts) else set()
 
     @property
     def held_out(self) -> int | None:

@@ -45,23 +45,23 @@ class Plan:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a plan has found of a run; None where that is not known."""
+    """What a plan knows of a run before the start; None where something is not known."""
 
     folder: Path
     """Where the run's folder would be."""
     here: bool
-    """Whether it is to start on this machine, so that what is missing here is a failure."""
+    """Whether the run is to start on this machine, so that what is missing here is a failure."""
     val_rows: int | None = None
     """Held-out rows that are short enough."""
     data_sources: frozenset[str] | None = None
-    """Of the training rows."""
+    """Data sources of the training rows."""
     val_data_sources: frozenset[str] | None = None
     unlabelled: int = 0
     """Held-out rows without a ground truth."""
     example: Row | None = None
     """The first training row."""
     differs_by_turn: str | None = None
-    """Where the first conversation stands that is another one if it is written turn by turn; empty if there is none."""
+    """Place of the first conversation that the template writes differently turn by turn; empty if there is none."""
 
 
 class EventReader(Protocol):
@@ -75,7 +75,7 @@ class MarkedLines:
     """Events on lines of rank 0, each after a `MARK`; other lines are ignored."""
 
     def feed(self, line: str) -> Iterator[Event]:
-        _, mark, text = line.partition(MARK)  # other output may precede it: what a reward prints need not end its line
+        _, mark, text = line.partition(MARK)  # a reward's output without a line end may precede the mark
         if not mark:
             return
         try:
@@ -102,34 +102,34 @@ class OtherNames(Protocol):
     def pass_on(
         self, arguments: Sequence[str], data: Kind, typed: Mapping[str, str]
     ) -> tuple[list[str], list[Problem]]:
-        """The arguments as they are passed on, empty for each whose key the project does not have, and the problems
-        with those. `data` is what the algorithm learns from."""
+        """The arguments as they are passed on, each empty where the project does not have its key, and a problem for
+        each of these. `data` is the kind of rows that the algorithm learns from."""
 
 
 class Engine(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/engine/<name>.yaml."""
 
     computes: ClassVar[frozenset[Need]] = frozenset()
-    """What it can compute for an algorithm before the update."""
+    """What the engine can compute for an algorithm before the update."""
     reads: ClassVar[frozenset[Kind]] = frozenset()
-    """Kinds of rows that it can train on."""
+    """Kinds of rows that the engine can train on."""
     opens_model: ClassVar[bool] = True
-    """Whether `check` reads the model's files or the run's folder; it is then left out where those have problems."""
+    """Whether `check` reads the model's files or the run's folder; it is skipped where those have problems."""
     splits_prompts: ClassVar[bool] = True
-    """Whether each process has whole prompts of a batch, so that their number has to divide it. Where not, the engine
-    itself says how a batch is shared."""
+    """Whether each process gets whole prompts of a batch, so that their number has to divide the batch. If
+    False, the engine itself checks how a batch is split."""
     splits_length: ClassVar[bool] = True
-    """Whether prompt and answer of a demonstration have a limit each. Where not, their sum has one."""
+    """Whether prompt and answer of a demonstration have a limit each; otherwise their sum has one."""
     writes_by_turn: ClassVar[bool] = False
-    """Whether it writes the turns of a demonstration one by one, each as if it were the only one."""
+    """Whether it applies the chat template to each turn of a demonstration alone."""
     picks_tokenizer: ClassVar[bool] = False
-    """Whether it takes the tokenizer by its class (AutoTokenizer), which may split otherwise than tokenizer.json."""
+    """Whether it loads the tokenizer by class (AutoTokenizer), which may split text otherwise than tokenizer.json."""
     validates_whole_batches: ClassVar[bool] = False
-    """Whether fewer held-out demonstrations than a batch has have no loss."""
+    """Whether held-out demonstrations that do not fill a batch are left out of the loss."""
     names: ClassVar[OtherNames | None] = None
-    """Names of settings that it takes beside ours."""
+    """Another project's names of settings that the engine takes beside ours."""
     equal_micro_batches: ClassVar[bool] = False
-    """Whether the micro-batches of an update have to be of one size: then the largest is taken that divides it."""
+    """Whether all micro-batches of an update must have one size; then the largest that divides the update is used."""
 
     @property
     def renames_layers(self) -> bool:
@@ -173,20 +173,20 @@ class Engine(ABC):
         return 0
 
     def memory(self, run: RunSpec) -> Memory | None:
-        """Estimated peak memory of each phase, of the process that needs most; None where it is unknown."""
+        """Estimated peak memory of each phase in the process that needs most; None where it is unknown."""
         return None
 
     def without_template(self) -> Literal["plain text", "fails", "another"]:
-        """How it writes the turns of rows for a model without a chat template; `another` is one that the run gives."""
+        """How it writes turns for a model without a chat template; `another` is a template that the run sets."""
         return "plain text"
 
     def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:
-        """What the engine itself finds of a run before it starts. May read files and ask programs of this machine."""
+        """The engine's own checks of a run before the start. May read files and call programs of this machine."""
         return ()
 
     def recover(self, folder: Path) -> list[int]:
-        """Make checkpoints of what a killed process of the engine had saved in the run's folder; their steps. Only the
-        run's one writer calls it, before it looks for the checkpoint to go on from."""
+        """Make checkpoints of what a killed process of the engine had saved in the run's folder; returns their steps.
+        Called only by the run's one writer, before it looks for the checkpoint to resume from."""
         return []
 
     def write_policy(self, checkpoint: Path, target: Path) -> None:

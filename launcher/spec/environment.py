@@ -1,6 +1,6 @@
-"""What an environment is: it answers the policy's turns until the episode ends, for one of a few typed reasons.
+"""What an environment is: it answers the policy's turns until the episode ends, for one of the reasons of `Outcome`.
 
-An environment runs in processes of its own, so that what hangs, dies or leaks there costs one episode and never a step.
+An environment runs in processes of its own, so that a hang, a crash or a leak there costs an episode, never a step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Outcome = Literal[
     "finished", "gave-up", "turn-limit", "token-limit", "tool-error", "environment-fault", "sampler-fault", "timeout"
 ]
 """Why an episode ended: the policy answered; it said that it cannot; it used all turns, or all tokens; it called a tool
-in a way that ends the episode. The last three are nothing that the policy did."""
+in a way that ends the episode. The last three are not caused by the policy."""
 TRUSTED: Mapping[Outcome, bool] = {
     "finished": True, "gave-up": True, "turn-limit": True, "token-limit": True, "tool-error": True,
     "environment-fault": False, "sampler-fault": False, "timeout": False,
 }  # fmt: skip
-"""Whether a reward of such an episode says something about the policy. A fault is never a score."""
+"""Outcome -> whether the reward of such an episode measures the policy. A fault is never a score."""
 EARLY: frozenset[Outcome] = frozenset({"finished", "gave-up", "tool-error"})
-"""Ends before the limits of turns and tokens."""
+"""Outcomes before the limits of turns and tokens."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +44,25 @@ class Spoken:
     """A turn of the policy as an environment reads it."""
 
     text: str
-    """All of it, as it was sampled, without the token that ends it."""
+    """The whole turn as it was sampled, without the token that ends it."""
     content: str
-    """What it says beside reasoning and calls."""
+    """The text of the turn without reasoning and calls."""
     calls: tuple[ToolCall, ...] = ()
     unreadable: str = ""
     """Why what looks like a call cannot be read as one; empty where there is none."""
     cut: bool = False
-    """Whether the limit of tokens ended it."""
+    """Whether the token limit ended the turn."""
     thought: str = ""
-    """What it thought before it said that."""
+    """The reasoning before the content."""
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """One call with its result, as people see it."""
+    """One tool call with its result, as it is shown to people."""
 
     name: str
     arguments: str
-    """JSON."""
+    """The call's arguments as JSON."""
     result: str
     seconds: float
     error: str = ""
@@ -70,15 +70,15 @@ class ToolUse:
 
 @dataclass(frozen=True)
 class Observation:
-    """What an environment says to one turn of the policy."""
+    """The environment's answer to one turn of the policy."""
 
     messages: tuple[Message, ...] = ()
     """What the policy reads next (roles `tool` and `user`); none where the episode has ended."""
     ended: Outcome | None = None
     reason: str = ""
-    """Why, in words; of a fault always."""
+    """Why the episode ended, in words; never empty for a fault."""
     reward: float = 0.0
-    """What this turn contributes to the goal (a process reward)."""
+    """Process reward of this turn: its contribution to the goal."""
     state: str = ""
     """Equal texts are equal states of the environment after this turn, for credit by anchor states; empty where states
     are not compared."""
@@ -87,7 +87,7 @@ class Observation:
 
 @dataclass
 class History:
-    """What an environment knows of one episode."""
+    """One episode so far, as an environment sees it."""
 
     row: Row
     turns: list[tuple[Spoken, Observation]] = field(default_factory=list)
@@ -101,9 +101,9 @@ class Final:
     reward: float | None = None
     """None where the run's reward scores the last answer."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Parts of the reward."""
+    """Part of the reward -> its value."""
     facts: Mapping[str, float] = field(default_factory=dict)
-    """What else is counted of an episode, such as searches: evaluations report it, and no reward has it."""
+    """Other counts of an episode, such as searches: evaluations report them, the reward does not contain them."""
     fault: str = ""
     """Why the reward could not be computed."""
 
@@ -120,7 +120,7 @@ class Session(ABC):
         """Answer a turn of the policy. `episode` holds the turns before it."""
 
     def schemas(self) -> list[Mapping[str, Any]]:
-        """Of its tools, as chat templates take them."""
+        """The schemas of its tools, as chat templates take them."""
         return []
 
     @property
@@ -137,38 +137,38 @@ class Session(ABC):
         """The score of the whole episode; None where the run's reward scores the last answer."""
         return None
 
-    def close(self) -> None:  # noqa: B027  most hold nothing
+    def close(self) -> None:  # noqa: B027  most sessions hold no resources
         """Free what the episode holds."""
 
 
 class Sessions(ABC):
-    """Running episodes of one environment, each with a number that its caller chooses. No future raises: what fails is
+    """Running episodes of one environment, each with a number that its caller chooses. No future raises: a failure is
     an `Observation` or a `Final` with a fault."""
 
     @abstractmethod
     def begin(self, number: int, row: Row) -> Future[Observation]:
-        """Start an episode; what it gives has no messages, as the prompt is known, and a fault where it cannot
-        start."""
+        """Start an episode. The observation has no messages, as the prompt is known, and a fault where the episode
+        cannot start."""
 
     @abstractmethod
     def step(self, number: int, spoken: Spoken) -> Future[Observation]:
-        """The answer to a turn of the policy."""
+        """The environment's answer to a turn of the policy."""
 
     @abstractmethod
     def end(self, number: int, outcome: Outcome) -> Future[Final]:
-        """Judge the episode, and free all that it holds. To be called once for each that was begun, also after a
+        """Judge the episode, and free its resources. To be called once for each episode that was begun, also after a
         fault."""
 
     @abstractmethod
     def close(self) -> None:
         """End all processes."""
 
-    def starve(self) -> None:  # noqa: B027  where nothing can be taken away
+    def starve(self) -> None:  # noqa: B027  not every environment can be starved
         """From now on no file and no connection can be opened where its episodes run: what depends on one must end
         with a fault."""
 
     def holds(self) -> Mapping[str, int]:
-        """What its processes hold: `bytes` of memory, open `files`, `threads` and `children`; empty if unknown."""
+        """Resources of its processes: `bytes` of memory, open `files`, `threads` and `children`; empty if unknown."""
         return {}
 
 
@@ -238,7 +238,7 @@ class Environment:
         raise NotImplementedError(f"{type(self).__name__} has one turn")
 
     def session(self) -> Session:
-        """What one episode runs on; called in the environment's own processes."""
+        """A session for one episode; called in the environment's own processes."""
         raise NotImplementedError(f"{type(self).__name__} has one turn")
 
 

@@ -1,7 +1,7 @@
-"""What sampling returns and batches are made of: an episode, turn by turn, and who wrote each token of it.
+"""What sampling returns and batches are made of: an episode, turn by turn, with the writer of each token.
 
-An answer to a prompt is an episode of one turn; with an environment, its answers stand between the policy's turns. A
-demonstration is an episode that nobody sampled.
+An answer to a prompt is an episode of one turn; an environment's answers are turns between those of the policy. A
+demonstration is an episode that was not sampled.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Turn:
     mask: Sequence[int] | None = None
     """1 for each token that the loss looks at; None: at all that the policy wrote, and at nothing else."""
     text: str = ""
-    """What people read of it, in an episode of several turns."""
+    """The turn's text as it is shown, in an episode of several turns."""
     reward: float = 0.0
-    """What the environment gave for this turn of the policy."""
+    """The environment's reward for this turn of the policy."""
     state: str = ""
-    """Equal texts: the policy stood before equal states of the environment when it began this turn; empty: unknown."""
+    """Equal for turns of the policy that began in equal states of the environment; empty where it is unknown."""
     uses: tuple[ToolUse, ...] = ()
     """Tools that this turn of the policy called, with their results."""
 
@@ -63,13 +63,13 @@ class Episode:
     parts: Mapping[str, float] = field(default_factory=dict)
     """Parts of the score, or values reported with it."""
     row: int | None = None
-    """Of the training rows, which one it answers."""
+    """Index of the training row that it answers."""
     ended: Outcome | None = None
     """Why it ended; None without an environment."""
     fault: str = ""
     """Why it has no score, in words."""
     facts: Mapping[str, float] = field(default_factory=dict)
-    """What the environment counted of it, beside its score."""
+    """Other counts by the environment, such as searches; not part of the score."""
 
     @property
     def tokens(self) -> list[int]:

@@ -12,20 +12,20 @@ from launcher.core.settings import AtLeastOne, Count, ReadOnlyWith, settings
 
 GIB = 2**30
 LEAST = 0.99
-"""Fraction of the memory in its name that a GPU offers at least."""
+"""Usable share of the memory in a GPU's name."""
 GPUS_GIB = {
     "a10": 22.4, "a100": 39.4, "a100-40g": 39.4, "a100-80g": 79.2, "a6000": 47.5, "b200": 178.0, "h100": 79.1,
     "h20": 95.0, "h200": 139.8, "h800": 79.1, "l4": 22.4, "l40s": 44.4, "rtx3090": 23.5, "rtx4090": 23.5, "t4": 14.5,
     "v100-16g": 15.7, "v100-32g": 31.7,
 }  # fmt: skip
-"""Usable GiB of a GPU, by its name: the total that its driver reports, less about 1 %."""
+"""Name of a GPU -> usable GiB: the total that its driver reports, less about 1 %."""
 NO_BFLOAT16 = re.compile(
     r"((nvidia|tesla|geforce)[ -]*)*((k80|m40|m60|p4|p40|p100|v100s?|t4g?)\b|titan|gtx|rtx[ -]?20[678]0|quadro)",
     re.IGNORECASE,
 )
 """Names of GPUs older than Ampere, as people and drivers write them: they compute no bfloat16."""
 PROCESSES = ("hardware.nnodes", "hardware.n_gpus_per_node", "hardware.nproc_per_node", "hardware")
-"""What the number of processes depends on."""
+"""Settings that the number of processes depends on."""
 TOGETHER = ReadOnlyWith("run.hardware.several", fix="hardware.nproc_per_node=2", why="there is one process")
 
 
@@ -68,9 +68,9 @@ class Hardware:
         """Bytes of one GPU, from `memory_gb` or the GPU's name; None where it is unknown."""
         if self.memory_gb is not None:
             return int(self.memory_gb * LEAST * GIB)
-        named = re.search(r"(?<!\d)(\d{2,3}) ?gi?b\b", self.device, re.IGNORECASE)  # A100-SXM4-80GB
-        known = GPUS_GIB.get(self.device.lower(), LEAST * int(named[1]) if named else None)
-        return None if known is None else int(known * GIB)
+        size = re.search(r"(?<!\d)(\d{2,3}) ?gi?b\b", self.device, re.IGNORECASE)  # A100-SXM4-80GB
+        gib = GPUS_GIB.get(self.device.lower(), LEAST * int(size[1]) if size else None)
+        return None if gib is None else int(gib * GIB)
 
     @property
     def has_bfloat16(self) -> bool:
@@ -93,5 +93,5 @@ class Hardware:
 
 
 def computes_bfloat16(gpu: str) -> bool:
-    """Whether a GPU does, as far as its name says."""
+    """Whether a GPU computes bfloat16, as far as its name says."""
     return not NO_BFLOAT16.match(gpu)

@@ -26,8 +26,8 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@-]{0,63}")
 
 
 def truth_text(value: Any) -> str | None:
-    """A ground truth as the text that rules compare with and pages show. Raises `TypeError` or `ValueError` of what
-    JSON does not have."""
+    """A ground truth as the text that rules compare with and pages show: itself, or its JSON. Raises `TypeError` or
+    `ValueError` for a value that JSON cannot hold."""
     return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
@@ -46,19 +46,19 @@ class Answer:
     where: str = ""
     """The row's place: `train.jsonl:1204`."""
     typed_truth: Any = None
-    """The ground truth where it is no text but a number, true or false, a list or an object: `ground_truth` is its
+    """The ground truth where it is a number, true or false, a list or an object, and not a text; `ground_truth` is its
     JSON."""
 
     @property
     def node(self) -> dict[str, Any]:
-        """Its fields as data, as a function or a service is given them: the ground truth has the type of the row's."""
-        found = asdict(self)
-        typed = found.pop("typed_truth")
-        return found if typed is None else {**found, "ground_truth": typed}
+        """The fields that a function or a service receives; the ground truth has its type in the row."""
+        fields = asdict(self)
+        truth = fields.pop("typed_truth")
+        return fields if truth is None else {**fields, "ground_truth": truth}
 
     @property
     def asks_model(self) -> bool:
-        """Whether a model scores it: the style says so or, without one, there is no ground truth."""
+        """Whether a model scores it: by its style or, where that is empty, as there is no ground truth."""
         return self.style == MODEL_STYLE if self.style else self.ground_truth is None
 
 
@@ -78,14 +78,14 @@ class Reward(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/reward/<name>.yaml."""
 
     learned: ClassVar[bool] = False
-    """Scores by a network instead of a rule; the two kinds are summed up separately in reports."""
+    """Whether a network scores, instead of a rule; reports summarize the two kinds separately."""
     cheap: ClassVar[bool] = True
-    """Can score a few answers before the start: quickly, without a network connection or a neural network."""
+    """Whether it can score a few answers before the start: quickly, without the internet or a neural network."""
 
     span: ClassVar[float | None] = None
-    """Distance of its highest score from its lowest, where that is known."""
+    """Highest minus lowest score, where that is known."""
     uses_ground_truth: ClassVar[bool] = True
-    """Uses the ground truth, so a right answer must score more than an empty one."""
+    """Whether it uses the ground truth, so that a right answer must score more than an empty one."""
 
     @abstractmethod
     def score(self, answers: Sequence[Answer]) -> list[float]:
@@ -100,7 +100,7 @@ class Reward(ABC):
         return ""
 
     def weight_by_name(self) -> dict[str, float]:
-        """Its parts, as `reward.parts` names them, and their weights."""
+        """Part, as `reward.parts` names it, -> its weight in the total."""
         return {type(self).__name__.lower(): 1.0}
 
     def reference_response(self, answer: Answer) -> str | None:
@@ -120,11 +120,11 @@ class Reward(ABC):
         return []
 
     def fix_of(self, fault: str) -> str:
-        """What to use where no answer has a score, for the reason `fault`; empty where that is not known."""
+        """The fix where no answer has a score because of `fault`; empty where none is known."""
         return ""
 
     def on_trial(self) -> Self:
-        """The same reward for a few answers before the start: one that waits long gives up soon."""
+        """The same reward for a few answers before the start, with short timeouts where it has long ones."""
         return self
 
     def cheap_for(self, answer: Answer) -> bool:
@@ -166,15 +166,15 @@ def score_safely(reward: Reward, answers: Sequence[Answer]) -> Scores:
     """
     if not answers:
         return Scores([], {}, [])
-    found = try_call(lambda: reward.judge(answers))
-    if isinstance(found, CallFailure):
+    result = try_call(lambda: reward.judge(answers))
+    if isinstance(result, CallFailure):
         if len(answers) > 1:
-            return _joined([score_safely(reward, [answer]) for answer in answers])
-        return Scores([math.nan], {}, [found.reason])
-    read = try_call(partial(_read, found, len(answers)))
-    if isinstance(read, Scores):
-        return read
-    problem = read.reason if isinstance(read, CallFailure) else read
+            return _concatenate([score_safely(reward, [answer]) for answer in answers])
+        return Scores([math.nan], {}, [result.reason])
+    checked = try_call(partial(_check_scores, result, len(answers)))
+    if isinstance(checked, Scores):
+        return checked
+    problem = checked.reason if isinstance(checked, CallFailure) else checked
     return Scores([math.nan] * len(answers), {}, [problem] * len(answers))
 
 
@@ -183,14 +183,14 @@ def why_unscorable(reward: Reward, answer: Answer) -> str:
     reason = reward.unscorable_reason(answer)
     if answer.style != MODEL_STYLE or (not reason and any(leaf.learned for leaf in reward.leaves())):
         return reason
-    if not reward.unscorable_reason(replace(answer, ground_truth=None)):  # it needs none, so it may be any judge
+    if not reward.unscorable_reason(replace(answer, ground_truth=None)):  # needs no truth, so it may be any judge
         return reason
     got = f"reward_model.style is model, and reward {type(reward).__name__} compares with a ground truth"
     return f"{got}; {with_model(reward)}"
 
 
 def with_model(rules: Reward) -> str:
-    """The arguments of a reward by these rules and a model."""
+    """The arguments for a reward that combines these rules with a model."""
     parts = ",".join(f"{name}:{weight:g}" for name, weight in {**rules.weight_by_name(), "model": 1.0}.items())
     return f"use reward=by_style 'reward.parts={{{parts}}}' reward.parts.model.path=REWARD_MODEL"
 
@@ -200,14 +200,14 @@ def to_score(value: object) -> tuple[float, str]:
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         plain = value is None or isinstance(value, str | bool)
         return math.nan, f"gave {short_repr(value, 40) if plain else f'a {type(value).__name__}'}; expected a number"
-    found = try_call(lambda: float(value))
-    if isinstance(found, CallFailure):
+    number = try_call(lambda: float(value))
+    if isinstance(number, CallFailure):
         return math.nan, f"gave a {type(value).__name__}; expected a number"
-    if not math.isfinite(found):
-        return math.nan, f"gave {found}; expected a finite number"
-    if abs(found) > MAX_SCORE:
-        return math.nan, f"gave {found:g}; expected a number between {-MAX_SCORE:g} and {MAX_SCORE:g}"
-    return found, ""
+    if not math.isfinite(number):
+        return math.nan, f"gave {number}; expected a finite number"
+    if abs(number) > MAX_SCORE:
+        return math.nan, f"gave {number:g}; expected a number between {-MAX_SCORE:g} and {MAX_SCORE:g}"
+    return number, ""
 
 
 def is_metric_name(name: object) -> bool:
@@ -215,24 +215,24 @@ def is_metric_name(name: object) -> bool:
     return isinstance(name, str) and _PART.fullmatch(name) is not None
 
 
-def _read(found: object, count: int) -> Scores | str:
-    """A reward's result, copied to lists of floats and texts; or what is wrong with it."""
-    if not isinstance(found, Scores):
-        return f"gave a {type(found).__name__}; expected one number for each answer"
-    if wrong := _wrong_columns(found, count):
+def _check_scores(result: object, count: int) -> Scores | str:
+    """A reward's result for `count` answers as lists of floats and texts; or, as a text, what is wrong with it."""
+    if not isinstance(result, Scores):
+        return f"gave a {type(result).__name__}; expected one number for each answer"
+    if wrong := _wrong_columns(result, count):
         return wrong
-    numbers = [to_score(value) for value in found.total]
-    faults = [str(fault) if fault else "" for fault in found.faults] or [""] * count
+    numbers = [to_score(value) for value in result.total]
+    faults = [str(fault) if fault else "" for fault in result.faults] or [""] * count
     reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]
     total = [math.nan if reason else value for reason, (value, _) in zip(reasons, numbers, strict=True)]
-    parts = {name: [to_score(value)[0] for value in values] for name, values in found.parts.items()}
+    parts = {name: [to_score(value)[0] for value in values] for name, values in result.parts.items()}
     return Scores(total, parts, reasons)
 
 
-def _wrong_columns(found: Scores, count: int) -> str:
+def _wrong_columns(scores: Scores, count: int) -> str:
     """What is wrong with the number of values that a reward gave for `count` answers; "" if nothing is."""
-    columns: dict[str, object] = {"scores": found.total, "faults": found.faults}
-    columns |= {f"values of {name}": values for name, values in found.parts.items()}
+    columns: dict[str, object] = {"scores": scores.total, "faults": scores.faults}
+    columns |= {f"values of {name}": values for name, values in scores.parts.items()}
     for what, values in columns.items():
         if not isinstance(values, Collection) or isinstance(values, str | bytes | Mapping | Set):
             return f"gave a {type(values).__name__} for {what}; expected one for each answer"
@@ -241,7 +241,7 @@ def _wrong_columns(found: Scores, count: int) -> str:
     return ""
 
 
-def _joined(each: Sequence[Scores]) -> Scores:
+def _concatenate(each: Sequence[Scores]) -> Scores:
     """Scores of single answers, concatenated."""
     names = dict.fromkeys(name for scores in each for name in scores.parts)
     parts = {name: [scores.parts.get(name, [math.nan])[0] for scores in each] for name in names}

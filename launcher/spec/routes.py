@@ -1,4 +1,4 @@
-"""Which rule scores the rows of a data source: verl's table, and short names.
+"""Which rule scores the rows of a data source: verl's table of sources, and short names.
 
 Data preparation writes source names of this table; a run with a source that is in no table is refused before it starts.
 """
@@ -18,17 +18,17 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "exact": ("reverse",),
 }  # fmt: skip
 ROUTES: Mapping[str, str] = {source: rule for rule, sources in _SOURCES.items() for source in sources}
-"""data_source -> choice of the group reward. The case of letters does not count."""
+"""data_source -> choice of the group reward; `route` ignores the case of letters."""
 BEGINNINGS: Mapping[str, str] = {"aime": "math", "searchr1_": "search"}
 """Prefixes of source names -> choice of the group reward."""
 
-_FOLDED = {source.casefold(): rule for source, rule in ROUTES.items()}
+_RULE_BY_SOURCE = {source.casefold(): rule for source, rule in ROUTES.items()}
 
 
 def route(data_source: str, more: Mapping[str, str] | None = None) -> str | None:
-    """The rule for a data source, `more` before the table; None for an unknown source."""
+    """The rule for a data source, looked up in `more` before the table; None for an unknown source."""
     if more and data_source in more:
         return more[data_source]
     folded = data_source.casefold()
-    begins = (rule for beginning, rule in BEGINNINGS.items() if folded.startswith(beginning))
-    return _FOLDED.get(folded) or next(begins, None)
+    by_prefix = (rule for beginning, rule in BEGINNINGS.items() if folded.startswith(beginning))
+    return _RULE_BY_SOURCE.get(folded) or next(by_prefix, None)

@@ -1,4 +1,4 @@
-"""RunSpec: everything about a run, checked before anything starts."""
+"""RunSpec: all settings of a run, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from launcher.spec.sampler import SAMPLED, Sampler
 from launcher.spec.trackers import CONSOLE, unknown_trackers
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$")]
-"""Part of a path: letters, digits, `.`, `_`, `-`; at most 128; never hidden, never upwards."""
+"""One part of a path: letters, digits, `.`, `_`, `-`; at most 128 characters; not hidden, not `..`."""
 
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 CRITIC_LR, HIGHEST_LR = 1e-5, 5e-3
 SMALL = 256
-"""Width up to which a model is one for exercises."""
+"""Hidden size up to which a model counts as one for exercises, with a larger usual learning rate."""
 
 
 @settings
@@ -217,12 +217,12 @@ class RunSpec:
     """Folder of the user's own classes, given by --config-dir: importable in every process of the run."""
 
     def __post_init__(self) -> None:
-        of_parts = (self.engine.problems(self), self.sampler.problems(self), self.cluster.problems(self.hardware))
-        if problems := [*(each for found in of_parts for each in found), *self._conflicts()]:
+        by_part = (self.engine.problems(self), self.sampler.problems(self), self.cluster.problems(self.hardware))
+        if problems := [*(each for found in by_part for each in found), *self._conflicts()]:
             raise InvalidSettings(problems)
 
     def _conflicts(self) -> Iterator[Problem]:
-        """Combinations of valid values that are invalid together."""
+        """A problem for each combination of valid values that is invalid together."""
         yield from self._batch_conflicts()
         yield from unknown_trackers(self.trainer.logger)
         name, trainer = type(self.algorithm).__name__, self.trainer
@@ -235,16 +235,16 @@ class RunSpec:
         if self.algorithm.several_turns and not self.environment.several_turns:
             got = f"{name} compares turns, and {type(self.environment).__name__} has one"
             yield conflict("environment", got, "use environment=python, or algorithm=grpo", "algorithm")
-        longest, known = self.max_sequence_length, self.model.positions
-        if known and longest > known:
-            got = f"prompt and answer may take {longest} tokens, and the model knows {known} positions"
-            fix = f"use a sum of at most {known}"
+        longest, positions = self.max_sequence_length, self.model.positions
+        if positions and longest > positions:
+            got = f"prompt and answer may take {longest} tokens, and the model knows {positions} positions"
+            fix = f"use a sum of at most {positions}"
             yield conflict("data.max_response_length", got, fix, "data.max_prompt_length", "model")
-        most = longest * (2 if self.algorithm.data == "pairs" else 1)
-        if trainer.max_tokens_per_gpu and trainer.max_tokens_per_gpu < most:
-            got = f"{trainer.max_tokens_per_gpu} tokens, and prompt and answer may take {most}"
+        needed = longest * (2 if self.algorithm.data == "pairs" else 1)
+        if trainer.max_tokens_per_gpu and trainer.max_tokens_per_gpu < needed:
+            got = f"{trainer.max_tokens_per_gpu} tokens, and prompt and answer may take {needed}"
             about = ("data.max_prompt_length", "data.max_response_length", "algorithm")
-            yield conflict("trainer.max_tokens_per_gpu", got, [most], *about)
+            yield conflict("trainer.max_tokens_per_gpu", got, [needed], *about)
         if trainer.best_metric is not None and not trainer.best_metric.startswith(HELD_OUT):
             got = f"{trainer.best_metric!r} is not of held-out data"
             yield conflict("trainer.best_metric", got, "use one such as val/loss")
@@ -253,7 +253,7 @@ class RunSpec:
             yield conflict("sampler.n", got, [8], "algorithm")
 
     def _batch_conflicts(self) -> Iterator[Problem]:
-        """Batches that do not split over processes and updates."""
+        """A problem for each batch size that does not split over processes or mini-batches."""
         if not self.engine.splits_prompts:
             return
         batch, processes, mini = self.data.train_batch_size, self.hardware.processes, self.trainer.ppo_mini_batch_size
@@ -275,7 +275,7 @@ class RunSpec:
 
     @property
     def usual_lr(self) -> float:
-        """Learning rate that is usual for what is trained: adapters take ten times that of all weights."""
+        """Usual learning rate of the policy: ten times that of all weights for adapters (`model.lora_rank`)."""
         return usual_lr(self.algorithm, self.model)
 
     @property
@@ -289,19 +289,19 @@ class RunSpec:
 
     @property
     def max_sequence_length(self) -> int:
-        """Tokens of the longest prompt with the longest answer."""
-        both, most = self.data.max_prompt_length + self.data.max_response_length, self.data.max_length
-        return both if most is None or self.algorithm.sampled else min(both, most)
+        """Tokens of the longest prompt with the longest answer, within `data.max_length` where that limits both."""
+        total, limit = self.data.max_prompt_length + self.data.max_response_length, self.data.max_length
+        return total if limit is None or self.algorithm.sampled else min(total, limit)
 
     @property
     def longest_parts(self) -> tuple[int, int]:
-        """Tokens of prompt and answer of the longest row, the answer as long as it may be."""
+        """Tokens of prompt and of answer in the longest row, with the answer at its own limit."""
         response = min(self.data.max_response_length, self.max_sequence_length - 1)
         return self.max_sequence_length - response, response
 
     @property
     def shares_length(self) -> bool:
-        """Whether only prompt and answer together have a limit, `max_sequence_length`."""
+        """Whether prompt and answer have one limit together, `max_sequence_length`, and none each."""
         return self.algorithm.data == "answers" and not self.engine.splits_length
 
     @property
@@ -311,7 +311,7 @@ class RunSpec:
 
     @property
     def mini_batches(self) -> int:
-        """Parts that a step is cut into; each is one optimizer update in each of `ppo_epochs`."""
+        """Mini-batches of a step; each is one optimizer update in each of `ppo_epochs`."""
         return self.data.train_batch_size // self.mini_batch_size
 
     @property
@@ -321,7 +321,7 @@ class RunSpec:
 
     @property
     def on_policy(self) -> bool:
-        """Whether every update uses answers of exactly the weights that it changes: one update a step."""
+        """Whether a step has one update, so that its answers are from exactly the weights that it changes."""
         return self.mini_batches * self.trainer.ppo_epochs == 1
 
     @property
@@ -331,14 +331,14 @@ class RunSpec:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of one update, by rows; with `max_tokens_per_gpu` at most so many."""
+        """Micro-batches of one update in one process; with `max_tokens_per_gpu` an upper bound."""
         tokens = self.trainer.max_tokens_per_gpu
         size = max(tokens // self.max_sequence_length, 1) if tokens else self.micro_batch_rows
         return max(-(-self.sequences_per_update // size), 1)
 
     @property
     def micro_batch_rows(self) -> int:
-        """Sequences of a micro-batch that is not limited by tokens; groups are not cut where they must stay whole."""
+        """Sequences of a micro-batch that is not limited by tokens; groups that the loss compares are not split."""
         size, group = self.trainer.micro_batch_size_per_gpu, self.sequences_per_prompt
         if self.engine.equal_micro_batches:
             rows = max(self.sequences_per_update, 1)
@@ -355,18 +355,18 @@ class RunSpec:
         return self.trainer.total_training_steps or self.steps_per_epoch(rows) * self.trainer.total_epochs
 
     def largest_batch(self, rows: int) -> int:
-        """The largest data.train_batch_size that so many rows fill and that splits over processes and mini-batches; 0
-        where there is none."""
+        """The largest data.train_batch_size, at most `rows`, that splits over processes and mini-batches; 0 where there
+        is none."""
         unit = lcm(self.hardware.processes, self.trainer.ppo_mini_batch_size or 1)
         return rows // unit * unit
 
     @property
     def taken(self) -> Hardware:
-        """All hardware of the run: `hardware` is for training, GPUs of the sampler's own are added to it."""
-        asked, more = self.hardware, self.sampler.n_gpus // self.hardware.nnodes
-        if asked.is_cpu:
-            return replace(asked, nproc_per_node=asked.processes_per_node + more)
-        return replace(asked, n_gpus_per_node=asked.n_gpus_per_node + more, nproc_per_node=None)
+        """All hardware of the run: `hardware`, which is for training, and the GPUs that only the sampler uses."""
+        training, per_node = self.hardware, self.sampler.n_gpus // self.hardware.nnodes
+        if training.is_cpu:
+            return replace(training, nproc_per_node=training.processes_per_node + per_node)
+        return replace(training, n_gpus_per_node=training.n_gpus_per_node + per_node, nproc_per_node=None)
 
     @property
     def label(self) -> str:
@@ -375,12 +375,12 @@ class RunSpec:
 
 
 def whole_batches(rows: int, batch: int) -> int:
-    """Steps of an epoch. With `data.shuffle` left-over rows come in another one; without it, never."""
+    """Steps of an epoch. The left-over rows are used in other epochs with `data.shuffle`, without it never."""
     return rows // batch
 
 
 def usual_lr(algorithm: Algorithm, model: Model) -> float:
-    """Learning rate that is usual for an algorithm and a model; see `RunSpec.usual_lr`."""
+    """Usual learning rate for an algorithm and a model, at most HIGHEST_LR; see `RunSpec.usual_lr`."""
     rate = algorithm.usual_lr * (10 if model.lora_rank else 1) * size_factor(model)
     return float(f"{min(rate, HIGHEST_LR):.3g}")
 
@@ -390,5 +390,5 @@ def usual_critic_lr(model: Model) -> float:
 
 
 def size_factor(model: Model) -> float:
-    """How much larger the learning rate of a model for exercises is: it falls about with the square of the width."""
+    """Factor of the usual learning rate: 100 for models of a width up to SMALL, else 1."""
     return 100 if model.shape and model.shape.hidden_size <= SMALL else 1

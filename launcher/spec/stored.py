@@ -1,8 +1,8 @@
-"""A run as its folder holds it: spec.yaml, what was asked, and prepared.json, what was found for it.
+"""A run as its folder stores it: spec.yaml has its settings, prepared.json the local files that were found for it.
 
 spec.yaml      hub ids and paths as they were typed
-prepared.json  {"directory": where paths were meant from, "model", "data", "reward": the same with local, absolute
-                paths, "rows": rows of the training data, where they were counted}
+prepared.json  {"directory": what relative paths are relative to, "model", "data", "reward": the same with local,
+                absolute paths, "rows": number of training rows, where they were counted}
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from launcher.spec.run import RunSpec
 
 SPEC, PREPARED = "spec.yaml", "prepared.json"
 OF_DATA = ("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length", "val_share")
-"""Settings that may be fitted, or amended, after the data was prepared."""
+"""Settings of the data that may be fitted or amended after it was prepared: those of spec.yaml count."""
 
 
 @settings
@@ -50,7 +50,7 @@ class Prepared:
 
     @classmethod
     def from_local(cls, run: RunSpec) -> Prepared:
-        """Of a run whose model, data and reward are on this machine."""
+        """The prepared files of a run whose model, data and reward are on this machine."""
         return cls(
             directory=os.getcwd(),
             model=run.model.with_absolute_paths(),
@@ -67,7 +67,7 @@ class Prepared:
         return replace(run, model=model, data=data, reward=self.reward, environment=self.environment)
 
     def within(self, folder: Path) -> Prepared:
-        """With the copies of own code in the run's folder, wherever that is now."""
+        """The same with paths of copied user code in the run's folder, which may have been moved."""
         return replace(self, reward=self.reward.within(folder), environment=self.environment.within(folder))
 
     def to_json(self) -> str:
@@ -75,7 +75,7 @@ class Prepared:
 
 
 def to_node(run: RunSpec) -> dict[str, Any]:
-    """The run as plain dicts, lists, numbers and strings."""
+    """The run as plain dicts, lists, numbers and strings, as spec.yaml holds them."""
     node: dict[str, Any] = adapter(RunSpec).dump_python(run, mode="json")
     return node
 
@@ -85,7 +85,7 @@ def to_yaml(run: RunSpec) -> str:
 
 
 def from_yaml(text: str) -> RunSpec:
-    """The run, with its own code importable. Raises pydantic's `ValidationError` where the text is not a run of this
+    """The run; makes its user code importable. Raises pydantic's `ValidationError` where the text is not a run of this
     version."""
     node = parse_yaml(text)
     add_code_dir(node.get("code_dir"))
@@ -100,7 +100,7 @@ def read_prepared(folder: Path) -> Prepared | None:
         return None
     node = parse_json(text)
     if isinstance(node, dict):
-        node.pop("rows_have_styles", None)  # which 0.1 wrote
+        node.pop("rows_have_styles", None)  # a key that version 0.1 wrote
     return from_node(Prepared, node).within(folder)
 
 

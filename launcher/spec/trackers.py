@@ -10,13 +10,13 @@ from types import MappingProxyType
 from launcher.core.problems import Problem, suggest
 
 CONSOLE = "console"
-"""verl's name for the lines that are always printed; it starts nothing."""
+"""verl's name for the printed lines, which are always on; it starts no tracker."""
 LOGGER = "trainer.logger"
 
 
 @dataclass(frozen=True)
 class TrackerLibrary:
-    """The package that a tracker imports and pip installs, by the one name of both; empty where nothing is needed."""
+    """The package that a tracker imports, with the same name in pip; empty where none is needed."""
 
     package: str = ""
 
@@ -34,7 +34,7 @@ TRACKERS: Mapping[str, TrackerLibrary] = MappingProxyType(
     {name: TrackerLibrary(name) for name in ("tensorboard", "wandb", "trackio", "mlflow", "swanlab")}
     | {name: TrackerLibrary() for name in ("prometheus", "file")}
 )
-"""In the order in which they are listed."""
+"""Tracker -> its library, in the order in which trackers are listed."""
 
 
 def trackers_of(loggers: Sequence[str]) -> list[str]:
