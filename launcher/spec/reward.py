@@ -80,7 +80,7 @@ class Reward(ABC):
     learned: ClassVar[bool] = False
     """Whether a network scores, instead of a rule; reports summarize the two kinds separately."""
     cheap: ClassVar[bool] = True
-    """Whether it can score a few answers before the start: quickly, without the internet or a neural network."""
+    """Whether it can score a few answers before the start: fast, without a network connection or a neural network."""
 
     span: ClassVar[float | None] = None
     """Highest minus lowest score, where that is known."""
