@@ -22,7 +22,7 @@ from launcher.core.problems import Problems
 from launcher.core.user_code import Raised
 
 FULL_S = 0.2  # between two tries to write to a full disk
-_asked = threading.Event()
+_stop_requested = threading.Event()
 """A signal has asked the process to stop."""
 
 
@@ -41,7 +41,7 @@ def emit(event: Event) -> None:
     stop ends the waiting."""
     log = event_log()
     log.append(MARK + to_line(event))
-    while log.disk_full and not _asked.wait(FULL_S):
+    while log.disk_full and not _stop_requested.wait(FULL_S):
         log.flush()
 
 
@@ -52,7 +52,7 @@ def set_up(ask: Callable[[int, object], None]) -> None:
     _dump_stacks_on_signal()
 
     def end_waiting(number: int, frame: object) -> None:
-        _asked.set()
+        _stop_requested.set()
         ask(number, frame)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -66,8 +66,8 @@ def set_up(ask: Callable[[int, object], None]) -> None:
 def emit_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Report an uncaught exception as an event, and its traceback in the log."""
     output = f"{kind.__name__}: {error}" if str(error) else kind.__name__
-    if isinstance(error, Exception) and (own := Raised(error).own_line):
-        output += f" ({own})"
+    if isinstance(error, Exception) and (location := Raised(error).own_line):
+        output += f" ({location})"
     lines = tuple(error.lines) if isinstance(error, Problems) else (output,)
     emit(Crashed(lines=lines, cause=_cause_of(error)))
     traceback.print_exception(kind, error, trace)

@@ -47,21 +47,21 @@ class Torch(Engine):
     reads = frozenset({"answers", "pairs", "prompts", "mixed"})
 
     def problems(self, run: RunSpec) -> list[Problem]:
-        unused = [conflict("engine.offload", why, "leave it out", *about) for why, about in self._unused_offloads(run)]
+        issues = [conflict("engine.offload", why, "leave it out", *about) for why, about in self._unused_offloads(run)]
         if self.mixed_precision and run.model.dtype != "float32":
             got = f"needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
-            unused.append(conflict("engine.mixed_precision", got, "", "model", "model.dtype"))
+            issues.append(conflict("engine.mixed_precision", got, "", "model", "model.dtype"))
         if not run.hardware.has_bfloat16:
             got = f"{run.hardware.device} computes no bfloat16"
             about = ("hardware", "hardware.device")
             if self.mixed_precision:
-                unused.append(conflict("engine.mixed_precision", got, "use false", *about))
+                issues.append(conflict("engine.mixed_precision", got, "use false", *about))
             if run.model.dtype == "bfloat16":
-                unused.append(conflict("model.dtype", got, "use float32", "model", *about))
+                issues.append(conflict("model.dtype", got, "use float32", "model", *about))
         if not isinstance(run.sampler, Colocated):
             got = "samples with servers that the torch engine does not start"
-            unused.append(conflict("sampler", got, "use sampler=torch or sampler=vllm, or engine=verl", "engine"))
-        return [*super().problems(run), *unused]
+            issues.append(conflict("sampler", got, "use sampler=torch or sampler=vllm, or engine=verl", "engine"))
+        return [*super().problems(run), *issues]
 
     def _unused_offloads(self, run: RunSpec) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Why offloads would have no effect, and the settings and groups that this depends on."""
@@ -98,20 +98,20 @@ class Torch(Engine):
         """Trainers first; processes that only sample have the ranks after theirs, and are not part of their
         WORLD_SIZE."""
         hardware, sampler = run.hardware, run.sampler
-        trainers, each, more = hardware.processes, hardware.processes_per_node, sampler.n_gpus // hardware.nnodes
+        trainers, each, extra = hardware.processes, hardware.processes_per_node, sampler.n_gpus // hardware.nnodes
         env = {**(MALLOC if hardware.is_cpu else {}), **sampler.environment(hardware), "WORLD_SIZE": str(trainers)}
-        trains = (sys.executable, "-P", "-m", "launcher.engines.torch.worker", str(folder), str(start))
+        training_argv = (sys.executable, "-P", "-m", "launcher.engines.torch.worker", str(folder), str(start))
 
         def process(rank: int, node: int, local: int, argv: tuple[str, ...]) -> Process:
             return Process(rank, argv, {**env, "RANK": str(rank), "LOCAL_RANK": str(local)}, node)
 
-        made = [process(rank, rank // each, rank % each, trains) for rank in range(trainers)]
-        if more:
+        processes = [process(rank, rank // each, rank % each, training_argv) for rank in range(trainers)]
+        if extra:
             assert isinstance(sampler, Colocated)
-            samples = (sys.executable, "-P", "-m", sampler.module, str(folder))
-            places = ((node, each + local) for node in range(hardware.nnodes) for local in range(more))
-            made += [process(trainers + number, *place, samples) for number, place in enumerate(places)]
-        return Plan(tuple(made), nnodes=hardware.nnodes, gpus=0 if hardware.is_cpu else 1)
+            sampler_argv = (sys.executable, "-P", "-m", sampler.module, str(folder))
+            places = ((node, each + local) for node in range(hardware.nnodes) for local in range(extra))
+            processes += [process(trainers + number, *place, sampler_argv) for number, place in enumerate(places)]
+        return Plan(tuple(processes), nnodes=hardware.nnodes, gpus=0 if hardware.is_cpu else 1)
 
 
 def _has_network(reward: Reward) -> bool:

@@ -38,6 +38,6 @@ def leave_out_unused() -> None:
     torch.distributed.is_available = lambda: False  # as in builds without it; transformers then loads nothing of it
     sys.modules.setdefault("torch.distributed.tensor", None)  # type: ignore[arg-type]  # saving weights tries it
     utils: Any = importlib.import_module("transformers.utils")
-    known, utils.is_peft_available = utils.is_peft_available, lambda: False
+    original, utils.is_peft_available = utils.is_peft_available, lambda: False
     importlib.import_module("transformers.trainer_utils")  # it has peft's classes for the Trainer, which is not used
-    utils.is_peft_available = known
+    utils.is_peft_available = original

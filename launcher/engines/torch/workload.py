@@ -66,35 +66,35 @@ class Workload:
     @property
     def cached_tokens(self) -> int:
         """KV cache slots of each answer when the last token is decoded."""
-        held = cache_capacity(self.prompt)
-        while held < self.longest:
-            held = cache_capacity(held + 1)
-        return held
+        capacity = cache_capacity(self.prompt)
+        while capacity < self.longest:
+            capacity = cache_capacity(capacity + 1)
+        return capacity
 
     @classmethod
     def from_run(cls, run: RunSpec) -> Workload:
         data, algorithm = run.data, run.algorithm
         prompt, response = run.longest_parts
         batch = data.train_batch_size // run.hardware.processes  # prompts or demonstrations
-        update, each = run.sequences_per_update, run.sequences_per_prompt
-        rows, prompts = _micro(run, update, each)
-        asked = min(batch, max(run.sampler.max_num_seqs // run.sampler.n, 1)) if algorithm.sampled else 0
+        update, per_prompt = run.sequences_per_update, run.sequences_per_prompt
+        rows, prompts = _micro_batch_size(run, update, per_prompt)
+        sampled = min(batch, max(run.sampler.max_num_seqs // run.sampler.n, 1)) if algorithm.sampled else 0
         # pairs are compared, not answered: hardly any dataset gives their prompts a ground truth
         held_out = 0 if algorithm.data == "pairs" else _held_out(run)
-        judged = min(held_out, max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
-        several = run.environment.several_turns  # then each episode has a prompt of its own
-        written = max(asked * run.sampler.n, judged * run.sampler.val_n)
+        validated = min(held_out, max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
+        many_turns = run.environment.several_turns  # then each episode has a prompt of its own
+        written = max(sampled * run.sampler.n, validated * run.sampler.val_n)
         return cls(
             prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-update // rows), written=written,
-            waiting=written if several else 0, prefilled=written if several else max(asked, judged),
-            batch_bytes=batch * each * (prompt + response) * SLOT[algorithm.data],
+            waiting=written if many_turns else 0, prefilled=written if many_turns else max(sampled, validated),
+            batch_bytes=batch * per_prompt * (prompt + response) * SLOT[algorithm.data],
             file_bytes=_file_bytes(run.model), reward_bytes=_reward_bytes(run), sampled=algorithm.sampled,
             scored_before=algorithm.sampled and (not run.on_policy or "old" in algorithm.needs),
         )  # fmt: skip
 
 
-def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
-    """Rows of the largest micro-batch of so many, and the prompts that are packed for them."""
+def _micro_batch_size(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
+    """Rows of the largest micro-batch of `rows`, `each` for one prompt, and the prompts that are packed for them."""
     most, (prompt, response) = run.trainer.max_tokens_per_gpu, run.longest_parts
     family = 1 if run.model.dtype == "float64" or not worth_sharing(prompt, each, each * (prompt + response)) else each
     if most is None:
@@ -110,10 +110,10 @@ def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
 
 
 def _held_out(run: RunSpec) -> int:
-    """Maximum of held-out prompts that a process answers at a time."""
-    known = run.data.held_out
-    mine = run.data.val_batch_size if known is None else -(-known // run.hardware.processes)
-    return min(run.data.val_batch_size, mine)
+    """Maximum number of held-out prompts that a process answers at a time."""
+    rows = run.data.held_out
+    per_process = run.data.val_batch_size if rows is None else -(-rows // run.hardware.processes)
+    return min(run.data.val_batch_size, per_process)
 
 
 def _file_bytes(model: Model) -> int:

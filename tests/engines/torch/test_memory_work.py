@@ -179,5 +179,5 @@ def test_a_cache_makes_the_room_that_the_estimate_counts() -> None:
         layer.update(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
     while held < 240:
         held = cache_capacity(held + 1)
-    assert layer._room is not None
-    assert layer._room[0].shape[2] == held
+    assert layer._allocated is not None
+    assert layer._allocated[0].shape[2] == held

@@ -33,12 +33,12 @@ def add_adapters(
     )  # fmt: skip
     torch.manual_seed(seed)
     try:
-        made = get_peft_model(module, config)
+        adapted = get_peft_model(module, config)
     except ValueError as error:
         raise Problems(Problem("model.target_modules", " ".join(str(error).split()), code="not-supported")) from error
     # peft would take the name that the weights were loaded by; where no folder has them they are saved beside
-    made.peft_config["default"].base_model_name_or_path = path or "base"
-    return cast("PreTrainedModel", made)
+    adapted.peft_config["default"].base_model_name_or_path = path or "base"
+    return cast("PreTrainedModel", adapted)
 
 
 def load_merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> Any:
@@ -57,14 +57,14 @@ def adapter_weights(module: PreTrainedModel) -> Mapping[str, Tensor]:
 def base_weights(base: PreTrainedModel) -> Mapping[str, Tensor]:
     """The frozen weights, by their names without adapters."""
     adapters, every = ("lora_A.", "lora_B.", "lora_embedding_"), base.state_dict(keep_vars=True).items()
-    own = {name: value for name, value in every if not any(part in name for part in adapters)}
-    return {name.replace(".base_layer.", "."): value for name, value in own.items()}
+    frozen = {name: value for name, value in every if not any(part in name for part in adapters)}
+    return {name.replace(".base_layer.", "."): value for name, value in frozen.items()}
 
 
 def merged_weight(base: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
     """The weight `name` with its adapter merged; sharded if the weight is."""
-    place, _, kind = name.rpartition(".")
-    layer = base.get_submodule(place)
+    path, _, kind = name.rpartition(".")
+    layer = base.get_submodule(path)
     if kind != "weight" or not isinstance(layer, LoraLayer):
         return weight
     (adapter,) = cast("Any", layer).active_adapters

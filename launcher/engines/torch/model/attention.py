@@ -76,8 +76,8 @@ class _RepeatRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (owner,), (grad,) = ctx.saved_tensors, grads
-        of = (torch.arange(ctx.count, device=owner.device)[:, None] == owner).to(grad.dtype)  # [g, n]
-        return (of @ grad.flatten(1)).view(ctx.count, *grad.shape[1:]), None
+        onehot = (torch.arange(ctx.count, device=owner.device)[:, None] == owner).to(grad.dtype)  # [g, n]
+        return (onehot @ grad.flatten(1)).view(ctx.count, *grad.shape[1:]), None
 
 
 def attention(
@@ -101,7 +101,7 @@ def attention(
     if (shared := query.shape[1] // key.shape[1]) > 1:
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
     q, k, v = (layout.pad(x[0].transpose(0, 1)) for x in (query, key, value))  # [S, H, D]
-    done, parts = list[tuple[Tensor, Tensor]](), list[Tensor]()
+    call_kv, parts = list[tuple[Tensor, Tensor]](), list[Tensor]()
     sizes = [call.count * call.length for call in layout.calls]  # a gradient of split is one copy; of a slice S long
     for call, *places in zip(layout.calls, q.split(sizes), k.split(sizes), v.split(sizes), strict=True):
         shape = call.count, call.length
@@ -109,9 +109,9 @@ def attention(
         if call.prompts is not None and call.owner is not None:
             part_k, part_v = (
                 torch.cat([_RepeatRows.apply(before, call.owner), x], 2)
-                for before, x in zip(done[call.prompts], (part_k, part_v), strict=True)
+                for before, x in zip(call_kv[call.prompts], (part_k, part_v), strict=True)
             )
-        done.append((part_k, part_v))
+        call_kv.append((part_k, part_v))
         mask = _mask(call.length, part_k.shape[2], sliding_window, q.device)
         out = scaled_dot_product_attention(
             part_q, part_k, part_v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout, scale=scaling
@@ -125,8 +125,8 @@ def _mask(length: int, seen: int, window: int | None, device: torch.device) -> T
     suffices."""
     if length == seen and (window is None or length <= window):
         return None
-    near = torch.ones(length, seen, dtype=torch.bool, device=device).tril(seen - length)
-    return near if window is None else near.triu(seen - length + 1 - window)
+    mask = torch.ones(length, seen, dtype=torch.bool, device=device).tril(seen - length)
+    return mask if window is None else mask.triu(seen - length + 1 - window)
 
 
 AttentionInterface.register(NAME, attention)

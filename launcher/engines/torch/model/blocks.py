@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-LOGITS = 2**24  # made at a time
+LOGITS = 2**24  # computed at a time
 KEPT = 2**26  # logits that are kept for the backward pass at most, for all rows of a micro-batch
 SPARE = 64  # tokens that a cache makes room for at least
-WORTH = 1 / 16  # of the tokens must be saved before shared prompts pay
+WORTH = 1 / 16  # share of the tokens that shared prompts must save to be worth it
 
 
 def worth_sharing(prompt: int, rows: int, tokens: int) -> bool:

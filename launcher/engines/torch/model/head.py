@@ -1,7 +1,7 @@
 """Log-probability and entropy of tokens, out of the last hidden states, without keeping the logits.
 
-The vocabulary is the largest dimension of a language model. Logits are made for some rows at a time; what the
-backward pass needs of them is kept while it is small, and made again where it is not.
+The vocabulary is the largest dimension of a language model. Logits are computed for some rows at a time; what the
+backward pass needs of them is kept where it is small, and computed again where it is not.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ class _Scores(torch.autograd.Function):
                 entropy.append(part_entropy)
                 if keep:
                     ctx.kept[number] = p
-        found = torch.cat(logp), torch.cat(entropy)
-        ctx.save_for_backward(hidden, weight, target, found[1])
-        return found
+        scores = torch.cat(logp), torch.cat(entropy)
+        ctx.save_for_backward(hidden, weight, target, scores[1])
+        return scores
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         hidden, weight, target, entropy = ctx.saved_tensors
-        of_logp, of_entropy = torch.zeros_like(entropy) if grads[0] is None else grads[0], grads[1]
+        grad_logp, grad_entropy = torch.zeros_like(entropy) if grads[0] is None else grads[0], grads[1]
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         exact = torch.float64 if ctx.dtype == torch.float64 else torch.float32  # sums of many rounded parts drift
         weight_grad = torch.zeros_like(weight, dtype=exact) if ctx.needs_input_grad[1] else None
         matrix = None if weight is None else weight.to(ctx.dtype)
         for number, start in enumerate(range(0, len(target), ctx.rows)):
             rows = slice(start, start + ctx.rows)
-            p = ctx.kept.pop(number, None)  # used up below; a second backward pass makes it again
+            p = ctx.kept.pop(number, None)  # overwritten below; a second backward pass computes it again
             if p is None:
                 p = _softmax(_logits(hidden[rows], matrix, ctx.temperature), target[rows], False)[0]
-            part_entropy = None if of_entropy is None else of_entropy[rows]
-            z = _logits_grad(p, target[rows], of_logp[rows], part_entropy, entropy[rows])
+            part_entropy = None if grad_entropy is None else grad_entropy[rows]
+            z = _logits_grad(p, target[rows], grad_logp[rows], part_entropy, entropy[rows])
             z = (z if ctx.temperature == 1.0 else z.div_(ctx.temperature)).to(ctx.dtype)
             if hidden_grad is not None:
                 hidden_grad[rows] = z if matrix is None else z @ matrix
@@ -116,10 +116,10 @@ def _softmax(z: Tensor, token: Tensor, wants_entropy: bool) -> tuple[Tensor, Ten
     return p, picked, -torch.linalg.vecdot(p, logp)
 
 
-def _logits_grad(p: Tensor, token: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor) -> Tensor:
+def _logits_grad(p: Tensor, token: Tensor, grad_logp: Tensor, grad_entropy: Tensor | None, entropy: Tensor) -> Tensor:
     """[M, V] gradient of z. Overwrites `p`."""
     spread = None
-    if of_entropy is not None:
-        spread = (torch.special.entr(p) - p * entropy[:, None]).mul_(of_entropy[:, None])
-    grad = p.mul_(-of_logp[:, None]).scatter_add_(-1, token[:, None], of_logp[:, None])
+    if grad_entropy is not None:
+        spread = (torch.special.entr(p) - p * entropy[:, None]).mul_(grad_entropy[:, None])
+    grad = p.mul_(-grad_logp[:, None]).scatter_add_(-1, token[:, None], grad_logp[:, None])
     return grad if spread is None else grad.add_(spread)

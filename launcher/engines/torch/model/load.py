@@ -37,7 +37,7 @@ def load_model(
         module, tokenizer = _from_scratch(model, seed, dtype)
     else:
         module, tokenizer = _from_folder(source, model, dtype)
-    _prepare(module, model)
+    _configure(module, model)
     if tokenizer.eos_token_id is None:
         got = "its tokenizer names no eos_token, so no answer could end"
         raise Problems(Problem("model.path", got, "use a tokenizer that names one", "not-supported"))
@@ -52,8 +52,8 @@ def load_model(
     path = source if isinstance(model, Pretrained) else None
     if path and (Path(path) / ADAPTER).is_file():  # merged just now, so no folder holds them
         path = None
-    made = adapters.add_adapters(module, model, seed, path, adapter)
-    return CausalLM(made, tokenizer, mixed, base=module, keep_base=path is None, published=published)
+    adapted = adapters.add_adapters(module, model, seed, path, adapter)
+    return CausalLM(adapted, tokenizer, mixed, base=module, keep_base=path is None, published=published)
 
 
 def load_critic(
@@ -61,17 +61,17 @@ def load_critic(
 ) -> CriticNetwork:
     """A new critic on the decoder of `model`, or the one saved in the folder `weights`."""
     if weights is None:
-        whole = load_model(model, seed, device, adapt=False).base
-        decoder = cast("Any", whole).get_decoder()
-        if decoder is whole:
-            got = f"{type(whole).__name__} has no decoder of its own for a critic"
+        base = load_model(model, seed, device, adapt=False).base
+        decoder = cast("Any", base).get_decoder()
+        if decoder is base:
+            got = f"{type(base).__name__} has no decoder of its own for a critic"
             raise Problems(Problem("model.path", got, "use algorithm=grpo", "not-supported"))
         return CriticNetwork(decoder, mixed)
     decoder = load_whole(AutoModel, str(weights), "model.path", dtype=getattr(torch, model.dtype))
-    _prepare(decoder, model)
-    made = CriticNetwork(decoder.to(device), mixed)
-    made.head.load_state_dict(load_file(weights / VALUE_HEAD))
-    return made
+    _configure(decoder, model)
+    critic = CriticNetwork(decoder.to(device), mixed)
+    critic.head.load_state_dict(load_file(weights / VALUE_HEAD))
+    return critic
 
 
 def _source(model: Model, weights: Path | None) -> str | None:
@@ -81,7 +81,7 @@ def _source(model: Model, weights: Path | None) -> str | None:
     return weights_of(model.path)
 
 
-def _prepare(module: PreTrainedModel, model: Model) -> None:
+def _configure(module: PreTrainedModel, model: Model) -> None:
     if module.config._attn_implementation == "sdpa" and module._supports_attention_backend:
         module.set_attn_implementation(NAME)
     if model.enable_gradient_checkpointing:
@@ -103,16 +103,16 @@ def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, P
 
 
 def _from_folder(path: str, model: Model, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
-    more = dict[str, Any]()
+    options = dict[str, Any]()
     if isinstance(model, Pretrained):
-        more = {"trust_remote_code": model.trust_remote_code, "revision": model.revision or "main"}
+        options = {"trust_remote_code": model.trust_remote_code, "revision": model.revision or "main"}
     try:
-        tokenizer = read_tokenizer(path, **more)
+        tokenizer = read_tokenizer(path, **options)
         if (Path(path) / ADAPTER).is_file():
             from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
 
-            return adapters.load_merged(Path(path), dtype, more), tokenizer
-        return load_whole(AutoModelForCausalLM, path, "model.path", dtype=dtype, **more), tokenizer
+            return adapters.load_merged(Path(path), dtype, options), tokenizer
+        return load_whole(AutoModelForCausalLM, path, "model.path", dtype=dtype, **options), tokenizer
     except (OSError, ValueError, SafetensorError) as error:
         got = f"{path!r} cannot be loaded: {' '.join(str(error).split())}"
         raise Problems(Problem("model.path", got, code="bad-file")) from error

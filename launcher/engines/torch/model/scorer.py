@@ -27,10 +27,10 @@ class ModelScorer(Reward):
 
     def __init__(self, settings: RewardModel, device: torch.device, offloaded: bool = False) -> None:
         self.settings, self.device, self.offloaded = settings, device, offloaded
-        path, more = weights_of(settings.path), {"revision": settings.revision or "main"}
+        path, options = weights_of(settings.path), {"revision": settings.revision or "main"}
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(path, **more)
-            module = load_whole(AutoModelForSequenceClassification, path, "reward.path", **more)
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(path, **options)
+            module = load_whole(AutoModelForSequenceClassification, path, "reward.path", **options)
         except (OSError, ValueError, SafetensorError) as error:
             got = f"{settings.path!r} cannot be loaded: {' '.join(str(error).split())}"
             raise Problems(Problem("reward.path", got, code="bad-file")) from error

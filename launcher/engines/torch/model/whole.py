@@ -20,21 +20,21 @@ def load_whole(auto: Any, path: str, where: str, **more: Any) -> Any:
         path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **more
     )
     folder = Path(path)
-    here = folder.is_dir()  # else a hub's, whose own code may run
-    report = fit.LoadReport(**dry_load.report(module, info, weights.tensors(folder) if here else {}))
-    files = weights.read_by_a_loader(folder) if here else ()
-    if found := fit.problems(report, config.read(folder) or {}, where, files):
-        raise Problems(found)
-    _leave_out_sampling(module)
+    is_local = folder.is_dir()  # else a hub's, whose own code may run
+    report = fit.LoadReport(**dry_load.report(module, info, weights.tensors(folder) if is_local else {}))
+    files = weights.read_by_a_loader(folder) if is_local else ()
+    if problems := fit.problems(report, config.read(folder) or {}, where, files):
+        raise Problems(problems)
+    _drop_sampling_settings(module)
     return module
 
 
-def _leave_out_sampling(module: Any) -> None:
-    """Of settings for sampling the tokens that end an answer alone: others are read from files by whoever samples with
-    them, and transformers refuses to save some that it loads."""
+def _drop_sampling_settings(module: Any) -> None:
+    """Of the settings for sampling keep only the special tokens: other programs read the rest from files, and
+    transformers refuses to save some that it loads."""
     ends = ("eos_token_id", "bos_token_id", "pad_token_id")
-    known = GenerationConfig().to_dict().keys() - {"use_cache", "transformers_version", *ends}
-    for name in known & vars(module.config).keys() - {field.name for field in fields(module.config)}:
+    names = GenerationConfig().to_dict().keys() - {"use_cache", "transformers_version", *ends}
+    for name in names & vars(module.config).keys() - {field.name for field in fields(module.config)}:
         delattr(module.config, name)
     if module.can_generate():
         module.generation_config = GenerationConfig(**{name: getattr(module.generation_config, name) for name in ends})

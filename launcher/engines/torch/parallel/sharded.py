@@ -34,7 +34,7 @@ class Sharded(Parallel):
 
     def shard(self, network: Network) -> None:
         """Raises `Problems` where processes would run different numbers of collectives."""
-        if not network.supports_packing:  # it computes each length apart, and processes have other lengths
+        if not network.supports_packing:  # each length is computed apart, and processes have different ones
             name = type(network.base).__name__
             got = f"fsdp2 needs a model that keeps packed sequences apart, and {name} mixes them"
             raise Problems(Problem("engine.strategy", got, "use ddp", "not-supported"))

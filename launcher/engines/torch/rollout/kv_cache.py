@@ -21,26 +21,26 @@ class GrowingLayer(DynamicLayer):
 
     keys: Tensor
     values: Tensor
-    _room: tuple[Tensor, Tensor] | None = None  # [R, K, capacity, D] each
+    _allocated: tuple[Tensor, Tensor] | None = None  # [R, K, capacity, D] each
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         used = self.get_seq_length()
         end = used + key_states.shape[2]
-        if self._room is None or end > self._room[0].shape[2]:
-            self._room = _larger(self.keys, used, end, key_states), _larger(self.values, used, end, value_states)
-        for place, new in zip(self._room, (key_states, value_states), strict=True):
-            place[:, :, used:end] = new
-        self.keys, self.values = (place[:, :, :end] for place in self._room)
+        if self._allocated is None or end > self._allocated[0].shape[2]:
+            self._allocated = _grow(self.keys, used, end, key_states), _grow(self.values, used, end, value_states)
+        for buffer, new in zip(self._allocated, (key_states, value_states), strict=True):
+            buffer[:, :, used:end] = new
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self._allocated)
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep the rows `beam_idx` [R], in this order."""
-        if self._room is not None:
+        if self._allocated is not None:
             length = self.get_seq_length()
-            self._room = self._room[0].index_select(0, beam_idx), self._room[1].index_select(0, beam_idx)
-            self.keys, self.values = (place[:, :, :length] for place in self._room)
+            self._allocated = self._allocated[0].index_select(0, beam_idx), self._allocated[1].index_select(0, beam_idx)
+            self.keys, self.values = (buffer[:, :, :length] for buffer in self._allocated)
 
 
 def empty_cache(config: Any) -> DynamicCache:
@@ -50,13 +50,13 @@ def empty_cache(config: Any) -> DynamicCache:
     return cache
 
 
-def _larger(before: Tensor, used: int, end: int, new: Tensor) -> Tensor:
+def _grow(before: Tensor, used: int, end: int, new: Tensor) -> Tensor:
     """[R, K, capacity, D] with the `used` tokens of `before`."""
     rows, heads, _, width = new.shape
-    made = new.new_empty(rows, heads, cache_capacity(end), width)
+    grown = new.new_empty(rows, heads, cache_capacity(end), width)
     if used:
-        made[:, :, :used] = before
-    return made
+        grown[:, :, :used] = before
+    return grown
 
 
 # ---- earlier turns
@@ -75,10 +75,10 @@ class Prefix:
 
 
 class Prefixes:
-    """What episodes that may go on have computed, by their random streams, of at most `most` episodes and `most_bytes`.
-    What is not kept is computed again.
+    """Keys and values of episodes that may continue, by their random streams, of at most `most` episodes and
+    `most_bytes`. What is not kept is computed again.
 
-    Only of caches whose layers all keep every token: a sliding window or a recurrent state cannot be cut.
+    They are kept only if all layers keep every token: a sliding window or a recurrent state cannot be cut.
     """
 
     def __init__(self, most: int, most_bytes: float = math.inf) -> None:
@@ -87,7 +87,7 @@ class Prefixes:
         self.held = 0  # bytes of all that is kept
 
     def keep(self, key: int, ids: list[int], cache: DynamicCache, row: int, columns: Tensor) -> None:
-        """The tokens `ids` [T], which are at the `columns` [T] of a row of the cache."""
+        """Keep keys and values of the tokens `ids` [T], which are at the `columns` [T] of a row of the cache."""
         layers = [layer for layer in cache.layers if isinstance(layer, GrowingLayer)]
         if len(self.kept) < self.most and len(layers) == len(cache.layers):
             pairs = [(layer.keys[row, :, columns].cpu(), layer.values[row, :, columns].cpu()) for layer in layers]
@@ -99,19 +99,19 @@ class Prefixes:
     def take(
         self, keys: Sequence[int], prompts: Sequence[list[int]], cache: DynamicCache, device: torch.device
     ) -> list[int]:
-        """Fill an empty cache with what is kept of the streams, padded on the left; how many tokens of each prompt."""
+        """Fill an empty cache with what is kept of the streams, padded on the left; returns the length kept of each."""
         kept = [self.forget(key) for key in keys]
-        found = [
+        usable = [
             each if each and prompt[:-1][: len(each.ids)] == each.ids else None
             for each, prompt in zip(kept, prompts, strict=True)
         ]
-        tokens = [len(each.ids) if each else 0 for each in found]
-        layers = next((each.layers for each in found if each), [])
+        tokens = [len(each.ids) if each else 0 for each in usable]
+        layers = next((each.layers for each in usable if each), [])
         for place, (layer, pair) in enumerate(zip(cache.layers, layers, strict=False)):
             filled = []
             for part, like in enumerate(pair):
                 padded = like.new_zeros(len(keys), like.shape[0], max(tokens), like.shape[2])
-                for row, each in enumerate(found):
+                for row, each in enumerate(usable):
                     if each:
                         padded[row, :, -len(each.ids) :] = each.layers[place][part]
                 filled.append(padded.to(device))
@@ -119,7 +119,7 @@ class Prefixes:
         return tokens
 
     def forget(self, key: int) -> Prefix | None:
-        """What was kept of a stream, if anything was."""
-        if found := self.kept.pop(key, None):
-            self.held -= found.nbytes
-        return found
+        """Drop and return what is kept of a stream, if anything is."""
+        if prefix := self.kept.pop(key, None):
+            self.held -= prefix.nbytes
+        return prefix

@@ -28,7 +28,7 @@ class Prompt:
 
 
 class PromptAnswerer:
-    """Its methods are collective, as the generator's are."""
+    """Answers prompts and scores the answers. Its methods are collective, as the generator's are."""
 
     def __init__(self, generator: Generator, reward: Reward, runner: EpisodeRunner | None = None) -> None:
         self.generator, self.reward, self.runner = generator, reward, runner
@@ -42,27 +42,27 @@ class PromptAnswerer:
         """The answers to all prompts, prompt by prompt; an environment's score is in them."""
         if self.runner:
             self.runner.counts.prompts += len(prompts)
-            asked = [EpisodeRequest(prompt.ids, prompt.row, key) for prompt in prompts for key in prompt.keys]
-            return self.runner.run(asked, temperature)
+            requests = [EpisodeRequest(prompt.ids, prompt.row, key) for prompt in prompts for key in prompt.keys]
+            return self.runner.run(requests, temperature)
         return self.generator.answer([Request(prompt.ids, prompt.keys, temperature) for prompt in prompts])
 
     def score(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> Scores:
-        """A score for each episode, or NaN and the reason: the reward's of the last turn, unless the environment gave
-        one. A fault has none."""
-        open_ = [place for place, one in enumerate(episodes) if not one.fault and _unscored(one)]
+        """A score for each episode, or NaN and the reason. It is the environment's where that gave one, otherwise the
+        reward's for the last turn; an episode with a fault has none."""
+        open_ = [place for place, one in enumerate(episodes) if not one.fault and _has_no_score(one)]
         texts = self.generator.texts([episodes[place] for place in open_]) if open_ else []
         answers = [make_answer(rows[place], text) for place, text in zip(open_, texts, strict=True)]
-        found = score_safely(self.reward, answers)
-        return self._joined(episodes, open_, found) if self.runner else found
+        scores = score_safely(self.reward, answers)
+        return self._merge_scores(episodes, open_, scores) if self.runner else scores
 
     @staticmethod
-    def _joined(episodes: Sequence[Episode], open_: Sequence[int], found: Scores) -> Scores:
-        """The environment's scores, and those that were `found` of the episodes that it left `open_`."""
+    def _merge_scores(episodes: Sequence[Episode], open_: Sequence[int], scores: Scores) -> Scores:
+        """The environment's scores, with the reward's `scores` of the episodes `open_`, to which it gave none."""
         total = [math.nan if one.reward is None else one.reward for one in episodes]
         faults, parts = [one.fault for one in episodes], [dict(one.parts) for one in episodes]
         for number, place in enumerate(open_):
-            total[place], faults[place] = found.total[number], found.faults[number]
-            parts[place] |= {name: values[number] for name, values in found.parts.items()}
+            total[place], faults[place] = scores.total[number], scores.faults[number]
+            parts[place] |= {name: values[number] for name, values in scores.parts.items()}
         names = dict.fromkeys(name for each in parts for name in each)
         return Scores(total, {name: [each.get(name, math.nan) for each in parts] for name in names}, faults)
 
@@ -73,23 +73,23 @@ class PromptAnswerer:
         return ["\n".join(turn.text for turn in one.turns) for one in episodes]
 
 
-def _unscored(one: Episode) -> bool:
+def _has_no_score(one: Episode) -> bool:
     return one.reward is None or math.isnan(one.reward)
 
 
 def scored(episodes: Sequence[Episode], scores: Scores) -> list[Episode]:
     """The episodes with their scores and parts."""
     parts = [dict(zip(scores.parts, values, strict=True)) for values in zip(*scores.parts.values(), strict=True)]
-    each = zip(episodes, scores.total, parts or [{}] * len(episodes), strict=True)
-    return [replace(one, reward=reward, parts=of) for one, reward, of in each]
+    rows = zip(episodes, scores.total, parts or [{}] * len(episodes), strict=True)
+    return [replace(one, reward=reward, parts=named) for one, reward, named in rows]
 
 
 def record_of(one: Episode, characters: int, advantage: Tensor | None = None) -> EpisodeRecord:
     """The episode as people see it, each text of about `characters` at most; `advantage` [T] is of its tokens."""
-    turns, at = list[EpisodeTurn](), len(one.prompt)
+    turns, position = list[EpisodeTurn](), len(one.prompt)
     for turn in one.turns:
-        text, span = cut_middle(turn.text, characters), slice(at, at + len(turn.tokens))
-        at = span.stop
+        text, span = cut_middle(turn.text, characters), slice(position, position + len(turn.tokens))
+        position = span.stop
         if turn.writer != "policy":
             turns[-1] = replace(turns[-1], observation=text)
             continue

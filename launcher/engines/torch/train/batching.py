@@ -24,7 +24,7 @@ def mini_batches(batch: Batch, parts: int) -> list[Batch]:
     """The batch in `parts` of equally many groups, in the order of the groups' numbers."""
     if parts == 1:
         return [batch]
-    groups = sorted(_groups(batch), key=lambda rows: int(batch.group[rows[0]]))
+    groups = sorted(_group_rows(batch), key=lambda rows: int(batch.group[rows[0]]))
     size = len(groups) // parts
     chosen = [groups[start : start + size] for start in range(0, parts * size, size)]
     return [batch.rows([row for rows in part for row in rows]) for part in chosen]
@@ -32,12 +32,12 @@ def mini_batches(batch: Batch, parts: int) -> list[Batch]:
 
 def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> list[Rows]:
     """All rows, in parts that keep to the limits; a group that must stay `whole` may be a part that does not."""
-    groups = _groups(batch)
+    groups = _group_rows(batch)
     fixed = [whole and (batch.preference is None or bool(batch.preference[group[0]])) for group in groups]  # pairs are
     if limits.tokens is not None:
         return _parts_by_tokens(batch, groups, fixed, limits.tokens, share)
     items = [[group] if stays else [[row] for row in group] for group, stays in zip(groups, fixed, strict=True)]
-    return _in_order([item for of_group in items for item in of_group], lambda rows: len(rows) <= limits.rows)
+    return _fill_in_order([item for of_group in items for item in of_group], lambda rows: len(rows) <= limits.rows)
 
 
 def _parts_by_tokens(batch: Batch, groups: Sequence[Rows], fixed: Sequence[bool], most: int, share: bool) -> list[Rows]:
@@ -47,7 +47,7 @@ def _parts_by_tokens(batch: Batch, groups: Sequence[Rows], fixed: Sequence[bool]
     beginning = [ids[row, :count].tobytes() for row, count in enumerate(prompt)]
 
     def tokens(rows: Rows) -> int:
-        """Of a group's rows, with shared prompts counted once."""
+        """Tokens of a group's rows, with shared prompts counted once."""
         families: dict[bytes, Rows] = {}
         for row in rows:
             families.setdefault(beginning[row], []).append(row)
@@ -58,7 +58,7 @@ def _parts_by_tokens(batch: Batch, groups: Sequence[Rows], fixed: Sequence[bool]
         return total
 
     items = [
-        [group] if stays else _in_order([[row] for row in group], lambda rows: tokens(rows) <= most)
+        [group] if stays else _fill_in_order([[row] for row in group], lambda rows: tokens(rows) <= most)
         for group, stays in zip(groups, fixed, strict=True)
     ]
     return best_fit([(tokens(item), item) for of_group in items for item in of_group], most)
@@ -67,18 +67,18 @@ def _parts_by_tokens(batch: Batch, groups: Sequence[Rows], fixed: Sequence[bool]
 def split_to_count(parts: Sequence[Rows], count: int, keys: Sequence[int]) -> list[Rows]:
     """`count` parts, by splitting the largest where the rows' keys change; if none can be split, empty parts are
     added."""
-    found = [list(part) for part in parts]
-    while len(found) < count:
-        found.sort(key=len, reverse=True)
-        for number, part in enumerate(found):
+    split = [list(part) for part in parts]
+    while len(split) < count:
+        split.sort(key=len, reverse=True)
+        for number, part in enumerate(split):
             cuts = [place for place in range(1, len(part)) if keys[part[place]] != keys[part[place - 1]]]
             if cuts:
                 cut = min(cuts, key=lambda place: abs(2 * place - len(part)))
-                found[number : number + 1] = [part[:cut], part[cut:]]
+                split[number : number + 1] = [part[:cut], part[cut:]]
                 break
         else:
-            found += [[] for _ in range(count - len(found))]
-    return found
+            split += [[] for _ in range(count - len(split))]
+    return split
 
 
 def best_fit(items: Sequence[tuple[int, Rows]], most: int) -> list[Rows]:
@@ -97,14 +97,14 @@ def best_fit(items: Sequence[tuple[int, Rows]], most: int) -> list[Rows]:
     return bins
 
 
-def _groups(batch: Batch) -> list[Rows]:
-    found: dict[int, Rows] = {}
+def _group_rows(batch: Batch) -> list[Rows]:
+    rows_by_group: dict[int, Rows] = {}
     for row, group in enumerate(range(len(batch)) if batch.group is None else batch.group.tolist()):
-        found.setdefault(group, []).append(row)
-    return list(found.values())
+        rows_by_group.setdefault(group, []).append(row)
+    return list(rows_by_group.values())
 
 
-def _in_order(items: Sequence[Rows], fits: Callable[[Rows], bool]) -> list[Rows]:
+def _fill_in_order(items: Sequence[Rows], fits: Callable[[Rows], bool]) -> list[Rows]:
     """The items in as few parts as fit, in their order; an item that does not fit is a part of its own."""
     parts: list[Rows] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""How long a step takes, and what it takes of the machine."""
+"""Timings of a step, and the machine's resources that it takes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Clock:
 
     def pop_timings(self) -> dict[str, float]:
         """`timing_s/<name>` of everything measured since the last call."""
-        taken = {f"timing_s/{name}": value for name, value in self.seconds.items()}
+        timings = {f"timing_s/{name}": value for name, value in self.seconds.items()}
         self.seconds.clear()
-        return taken
+        return timings
 
 
 def perf_metrics(tokens: int, seconds: float, cpu: float, device: torch.device, processes: int) -> dict[str, float]:
     """verl's perf metrics; `tokens` are those of all `processes`, `cpu` the processor seconds of this one."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     memory = kilobytes * (1 if sys.platform == "darwin" else 1024)
-    found = {
+    metrics = {
         "perf/total_num_tokens": float(tokens),
         "perf/time_per_step": seconds,
         "perf/throughput": tokens / seconds / processes,
@@ -45,7 +45,7 @@ def perf_metrics(tokens: int, seconds: float, cpu: float, device: torch.device, 
         "perf/cpu_memory_used_gb": memory / 2**30,
     }
     if device.type == "cuda":
-        found["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
-        found["perf/max_memory_reserved_gb"] = torch.cuda.max_memory_reserved(device) / 2**30
-        found["perf/gpu_memory_total_gb"] = torch.cuda.get_device_properties(device).total_memory / 2**30
-    return found
+        metrics["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
+        metrics["perf/max_memory_reserved_gb"] = torch.cuda.max_memory_reserved(device) / 2**30
+        metrics["perf/gpu_memory_total_gb"] = torch.cuda.get_device_properties(device).total_memory / 2**30
+    return metrics

@@ -29,10 +29,10 @@ def read_episodes(rows: Sequence[Tokens | Pair], numbers: Sequence[int] | None =
             for number, pair in zip(numbers or range(len(pairs)), pairs, strict=True)
             for side, preference in ((pair.chosen, 1), (pair.rejected, -1))
         ]
-    found = [(place, one) for place, row in enumerate(rows) if isinstance(row, Tokens) for one in row.sequences]
-    several = len(found) > len(rows)
+    placed = [(place, one) for place, row in enumerate(rows) if isinstance(row, Tokens) for one in row.sequences]
+    several = len(placed) > len(rows)
     return [
-        Episode([], (Turn(one.ids, "data", mask=one.mask),), group=place if several else None) for place, one in found
+        Episode([], (Turn(one.ids, "data", mask=one.mask),), group=place if several else None) for place, one in placed
     ]
 
 
@@ -45,25 +45,25 @@ def collate(episodes: Sequence[Episode], model: CausalLM, width: int = 0) -> Bat
         full = [[*row, *[padding] * (longest - len(row))] for row in values]
         return torch.tensor(full, device=device, dtype=dtype)
 
-    found = Batch(
+    batch = Batch(
         tokens=padded(rows, model.tokenizer.pad_token_id, torch.int64),
         length=torch.tensor([len(row) for row in rows], device=device),
         mask=padded([episode.mask for episode in episodes], 0, EXACT),
     )
     if episodes[0].group is not None:
-        found = replace(found, group=torch.tensor([episode.group for episode in episodes], device=device))
+        batch = replace(batch, group=torch.tensor([episode.group for episode in episodes], device=device))
     if episodes[0].reward is not None:
         reward = torch.tensor([episode.reward for episode in episodes], device=device, dtype=EXACT)
         preference = torch.tensor([episode.preference for episode in episodes], device=device)
-        found = replace(found, reward=reward, preference=preference)
+        batch = replace(batch, reward=reward, preference=preference)
     if episodes[0].ended is not None:
-        found = replace(found, **_turns(episodes, padded, device))
+        batch = replace(batch, **_turn_fields(episodes, padded, device))
     if any(turn.logp for episode in episodes for turn in episode.turns):
-        found = replace(found, rollout=padded([_rollout(episode) for episode in episodes], 0.0, EXACT))
-    return found
+        batch = replace(batch, rollout=padded([_rollout_logp(episode) for episode in episodes], 0.0, EXACT))
+    return batch
 
 
-def _turns(episodes: Sequence[Episode], padded: Callable[..., Tensor], device: torch.device) -> dict[str, Tensor]:
+def _turn_fields(episodes: Sequence[Episode], padded: Callable[..., Tensor], device: torch.device) -> dict[str, Tensor]:
     """The batch's fields about turns."""
     turns = [episode.policy_turns for episode in episodes]
     width, numbers = max(map(len, turns)), dict[str, int]()
@@ -82,17 +82,17 @@ def _turns(episodes: Sequence[Episode], padded: Callable[..., Tensor], device: t
 
 
 def _turn_numbers(episode: Episode) -> list[int]:
-    """For each token the number of the policy's turn that it is of; -1 where the policy did not write it."""
-    found, number = [-1] * len(episode.prompt), 0
+    """The number of each token's turn among the policy's turns; -1 where the policy did not write it."""
+    numbers, number = [-1] * len(episode.prompt), 0
     for turn in episode.turns:
-        found += [number if turn.writer == "policy" else -1] * len(turn.tokens)
+        numbers += [number if turn.writer == "policy" else -1] * len(turn.tokens)
         number += turn.writer == "policy"
-    return found
+    return numbers
 
 
-def _rollout(episode: Episode) -> list[float]:
+def _rollout_logp(episode: Episode) -> list[float]:
     """Log-probability of each token by the program that sampled it; 0 where nobody sampled it."""
-    found = [0.0] * len(episode.prompt)
+    logp = [0.0] * len(episode.prompt)
     for turn in episode.turns:
-        found += turn.logp or [0.0] * len(turn.tokens)
-    return found
+        logp += turn.logp or [0.0] * len(turn.tokens)
+    return logp

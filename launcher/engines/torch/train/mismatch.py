@@ -30,44 +30,44 @@ class Mismatch:
     def record_and_weight(self, part: Batch) -> Batch:
         """Record the part; with a cap, weight its tokens."""
         ratio = (part.old - part.rollout).exp()  # [B, T]
-        seen = part.mask > 0
+        sampled = part.mask > 0
         if part.preference is not None:
-            seen = seen & (part.preference == 0)[:, None]  # pairs are not sampled
-        moments, most = self._moments(part.old[seen], part.rollout[seen], ratio[seen])
+            sampled = sampled & (part.preference == 0)[:, None]  # pairs are not sampled
+        moments, most = self._moments(part.old[sampled], part.rollout[sampled], ratio[sampled])
         self.sums = moments if self.sums is None else self.sums + moments
         self.most = most if self.most is None else self.most.maximum(most)
         return part if self.cap is None else replace(part, importance=ratio.clamp(max=self.cap))
 
     def _moments(self, old: Tensor, rollout: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """Of log-probabilities [N]: sums over the tokens, and the largest difference."""
+        """[12] sums over tokens with log-probabilities [N], and [] the largest difference of probabilities."""
         old, rollout, ratio = old.double(), rollout.double(), ratio.double()
         p, q = old.exp(), rollout.exp()
-        apart, log_ratio, cap = (p - q).abs(), old - rollout, self.cap or torch.inf
+        diff, log_ratio, cap = (p - q).abs(), old - rollout, self.cap or torch.inf
         sums = [
-            torch.ones_like(p), -log_ratio, ratio - log_ratio - 1, apart, apart.square(), ratio.clamp(max=cap),
+            torch.ones_like(p), -log_ratio, ratio - log_ratio - 1, diff, diff.square(), ratio.clamp(max=cap),
             (ratio > cap).double(), p, q, p.square(), q.square(), p * q,
         ]  # fmt: skip
-        return torch.stack([x.sum() for x in sums]), torch.cat([apart, apart.new_zeros(1)]).max()
+        return torch.stack([x.sum() for x in sums]), torch.cat([diff, diff.new_zeros(1)]).max()
 
     def metrics(self, device: torch.device) -> dict[str, float]:
-        """verl's names, over all processes since the last call; collective. Empty without tokens."""
+        """Metrics by verl's names, over all processes since the last call; collective. Empty without tokens."""
         sums = torch.zeros(12, dtype=torch.float64, device=device) if self.sums is None else self.sums
         most = world.all_reduce_max(sums.new_zeros(()) if self.most is None else self.most).item()
-        tokens, k1, k3, apart, apart_2, weight, cut, p, q, p_2, q_2, pq = world.all_reduce_sum(sums).tolist()
+        tokens, k1, k3, diff, diff_2, weight, clipped, p, q, p_2, q_2, pq = world.all_reduce_sum(sums).tolist()
         self.sums = self.most = None
         if not tokens:
             return {}
-        found = {
+        metrics = {
             "rollout_corr/kl": k1 / tokens,
             "rollout_corr/k3_kl": k3 / tokens,
             "training/rollout_probs_diff_max": most,
-            "training/rollout_probs_diff_mean": apart / tokens,
-            "training/rollout_probs_diff_std": (max(apart_2 - apart**2 / tokens, 0.0) / max(tokens - 1, 1)) ** 0.5,
+            "training/rollout_probs_diff_mean": diff / tokens,
+            "training/rollout_probs_diff_std": (max(diff_2 - diff**2 / tokens, 0.0) / max(tokens - 1, 1)) ** 0.5,
         }
         spread = max(p_2 - p * p / tokens, 0.0) * max(q_2 - q * q / tokens, 0.0)
         if spread > FLAT * tokens**2:
-            found["training/rollout_actor_probs_pearson_corr"] = (pq - p * q / tokens) / spread**0.5
+            metrics["training/rollout_actor_probs_pearson_corr"] = (pq - p * q / tokens) / spread**0.5
         if self.cap is not None:
-            found["rollout_corr/rollout_is_mean"] = weight / tokens
-            found["rollout_corr/rollout_is_ratio_fraction_high"] = cut / tokens
-        return found
+            metrics["rollout_corr/rollout_is_mean"] = weight / tokens
+            metrics["rollout_corr/rollout_is_ratio_fraction_high"] = clipped / tokens
+        return metrics

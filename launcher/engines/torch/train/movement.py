@@ -59,4 +59,4 @@ def distances(trained: TrainedNetwork) -> dict[str, float]:
             weighed = torch.stack([(end - start).square().sum(), start.square().sum()]) * weight.numel() / len(start)
             sums[part_of(name)] = sums.get(part_of(name), 0) + weighed
     square = {part: total.tolist() for part, total in sums.items()}
-    return {part: (apart / (start or 1.0)) ** 0.5 for part, (apart, start) in square.items()}
+    return {part: (moved / (start or 1.0)) ** 0.5 for part, (moved, start) in square.items()}

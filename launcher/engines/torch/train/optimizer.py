@@ -45,7 +45,7 @@ class TrainedNetwork:
         """Elements of the weights as the run began (`movement.sample`); None where that is not known."""
         self.weights = [weight for weight in network.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            _groups(network, optim), lr=optim.lr, betas=optim.betas, eps=optim.adam_eps,
+            _parameter_groups(network, optim), lr=optim.lr, betas=optim.betas, eps=optim.adam_eps,
             weight_decay=optim.weight_decay, fused=True,
         )  # fmt: skip
 
@@ -55,15 +55,15 @@ class TrainedNetwork:
         afterwards if configured."""
         with moved_to(self.network, self.device, self.offloaded):
             if learning:
-                self._bring_optimizer(self.device)
+                self._move_optimizer(self.device)
             yield self.network
         if learning:
-            self._bring_optimizer(torch.device("cpu"))
+            self._move_optimizer(torch.device("cpu"))
 
-    def _bring_optimizer(self, device: torch.device) -> None:
+    def _move_optimizer(self, device: torch.device) -> None:
         if self.offloaded:
-            for held in self.optimizer.state.values():
-                held.update({key: value.to(device) for key, value in held.items() if value.ndim})
+            for state in self.optimizer.state.values():
+                state.update({key: value.to(device) for key, value in state.items() if value.ndim})
 
     def optimizer_step(
         self, step: int, finite: Mapping[str, Tensor], *, idle: bool = False, with_norms: bool = False
@@ -78,8 +78,8 @@ class TrainedNetwork:
         norms = gradient_norms(self.weights) if with_norms else None
         norm = full_tensor(nn.utils.clip_grad_norm_(self.weights, self.optim.clip_grad)).to(self.device)
         checks = {**finite, "gradient": torch.isfinite(norm)}
-        bad = world.all_reduce_sum(torch.stack([(~good).double() for good in checks.values()]))
-        nonfinite_source = next((name for name, count in zip(checks, bad.tolist(), strict=True) if count), "")
+        bad_counts = world.all_reduce_sum(torch.stack([(~good).double() for good in checks.values()]))
+        nonfinite_source = next((name for name, count in zip(checks, bad_counts.tolist(), strict=True) if count), "")
         rate = self.learning_rate(step)
         if not nonfinite_source and not idle:
             for group in self.optimizer.param_groups:
@@ -93,18 +93,18 @@ class TrainedNetwork:
 def gradient_norms(weights: Sequence[Tensor]) -> Tensor:
     """[W] norm of each weight's gradient, on the CPU, without weights that have none. Collective where the weights are
     sharded."""
-    found = [full_tensor(torch.linalg.vector_norm(weight.grad)) for weight in weights if weight.grad is not None]
-    return torch.stack([norm.double().cpu() for norm in found]) if found else torch.zeros(0, dtype=torch.float64)
+    norms = [full_tensor(torch.linalg.vector_norm(weight.grad)) for weight in weights if weight.grad is not None]
+    return torch.stack([norm.double().cpu() for norm in norms]) if norms else torch.zeros(0, dtype=torch.float64)
 
 
-def _groups(network: Network, optim: Optim) -> list[dict[str, Any]]:
+def _parameter_groups(network: Network, optim: Optim) -> list[dict[str, Any]]:
     """The trained weights with weight decay, and those without."""
     named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
     decayed = {name for name, _ in named}
     if optim.weight_decay_on == "matrices":
         decayed &= set(get_parameter_names(network, [nn.LayerNorm], SPARED))
-    spared = [weight for name, weight in named if name not in decayed]
-    return [{"params": [weight for name, weight in named if name in decayed]}, {"params": spared, "weight_decay": 0.0}]
+    others = [weight for name, weight in named if name not in decayed]
+    return [{"params": [weight for name, weight in named if name in decayed]}, {"params": others, "weight_decay": 0.0}]
 
 
 # ---- learning rates, as transformers' schedulers give them
@@ -117,24 +117,24 @@ def learning_rates(optim: Optim, steps: int) -> Callable[[int], float]:
     warm-up begins with 0, and no decay ends with it."""
     name, settings = _scheduler(optim, steps)
     unused = torch.optim.SGD([torch.zeros(1)], lr=optim.lr)  # a scheduler belongs to an optimizer
-    found: Any = get_scheduler(name, unused, optim.lr_warmup_steps, steps, dict(settings))
-    (factor,) = found.lr_lambdas
+    scheduler: Any = get_scheduler(name, unused, optim.lr_warmup_steps, steps, dict(settings))
+    (factor,) = scheduler.lr_lambdas
     return lambda step: optim.lr * factor(step - 1)
 
 
 def _scheduler(optim: Optim, steps: int) -> tuple[str, Mapping[str, Any]]:
-    """transformers' name of it, with settings of its own."""
-    kind, least = optim.lr_scheduler_type, optim.min_lr_ratio
-    if kind == "constant" or (least == 1 and kind != "inverse_sqrt"):
+    """transformers' name of the scheduler, with its own settings."""
+    kind, min_ratio = optim.lr_scheduler_type, optim.min_lr_ratio
+    if kind == "constant" or (min_ratio == 1 and kind != "inverse_sqrt"):
         return "constant_with_warmup", {}
-    if kind == "cosine" and least:
-        return "cosine_with_min_lr", {"min_lr_rate": least}
-    if kind == "linear" and least:
-        return "polynomial", {"lr_end": least * optim.lr, "power": 1.0}
+    if kind == "cosine" and min_ratio:
+        return "cosine_with_min_lr", {"min_lr_rate": min_ratio}
+    if kind == "linear" and min_ratio:
+        return "polynomial", {"lr_end": min_ratio * optim.lr, "power": 1.0}
     if kind == "polynomial":
-        end = least * optim.lr if least or optim.lr <= POLYNOMIAL_END else POLYNOMIAL_END
+        end = min_ratio * optim.lr if min_ratio or optim.lr <= POLYNOMIAL_END else POLYNOMIAL_END
         return kind, {"lr_end": end, "power": optim.lr_power}
     if kind == "warmup_stable_decay":
         decay = min(optim.lr_decay_steps or -(-steps // 10), max(steps - optim.lr_warmup_steps, 0))
-        return kind, {"num_decay_steps": decay, "min_lr_ratio": least}
+        return kind, {"num_decay_steps": decay, "min_lr_ratio": min_ratio}
     return kind, {}

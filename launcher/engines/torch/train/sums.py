@@ -21,7 +21,7 @@ class Sums:
         self.largest: dict[str, Tensor] = {}  # []
 
     def add(self, metrics: LossMetrics) -> None:
-        """Add those of one micro-batch."""
+        """Add the metrics of one micro-batch."""
         for name, metric in metrics.items():
             if isinstance(metric, Largest):
                 value = metric.value.double()
@@ -30,20 +30,20 @@ class Sums:
                 self.means[name] = self.means.get(name, 0) + torch.stack([x.double() for x in metric])
 
     def reduced(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Means and largest values over all processes, without those that nothing was measured of. Collective."""
+        """Means and largest values over all processes, without metrics that nothing was counted in. Collective."""
         held = world.all_gather_object((sorted(self.means), sorted(self.largest)))
-        of_means, of_largest = (sorted({name for names in held for name in names[which]}) for which in (0, 1))
+        mean_names, largest_names = (sorted({name for names in held for name in names[which]}) for which in (0, 1))
         nothing = torch.zeros(2, dtype=torch.float64, device=self.device)
-        if not of_means and not of_largest:
+        if not mean_names and not largest_names:
             return {}, {}
         means, largest = dict[str, float](), dict[str, float]()
-        if of_means:
-            totals = world.all_reduce_sum(torch.stack([self.means.get(name, nothing) for name in of_means])).tolist()
-            means = {name: total / count for name, (total, count) in zip(of_means, totals, strict=True) if count}
-        if of_largest:
+        if mean_names:
+            totals = world.all_reduce_sum(torch.stack([self.means.get(name, nothing) for name in mean_names])).tolist()
+            means = {name: total / count for name, (total, count) in zip(mean_names, totals, strict=True) if count}
+        if largest_names:
             least = nothing.new_tensor(-torch.inf)
-            tops = world.all_reduce_max(torch.stack([self.largest.get(name, least) for name in of_largest])).tolist()
-            largest = {name: top for name, top in zip(of_largest, tops, strict=True) if top > -torch.inf}
+            tops = world.all_reduce_max(torch.stack([self.largest.get(name, least) for name in largest_names])).tolist()
+            largest = {name: top for name, top in zip(largest_names, tops, strict=True) if top > -torch.inf}
         return means, largest
 
 

@@ -76,17 +76,17 @@ class Tally:
         if not faults:
             return metrics, []
         answers = sum(count for count, _, _ in processes)
-        return metrics | {"reward/faults": float(len(faults))}, _lines(faults, answers, self.excluded)
+        return metrics | {"reward/faults": float(len(faults))}, _fault_messages(faults, answers, self.excluded)
 
 
-def _lines(faults: Sequence[tuple[int, str, str]], answers: int, excluded: str) -> list[str]:
+def _fault_messages(faults: Sequence[tuple[int, str, str]], answers: int, excluded: str) -> list[str]:
     """One line per reason, with the first row that has it."""
-    often = Counter(reason for _, _, reason in faults)
+    counts = Counter(reason for _, _, reason in faults)
     first = {reason: row for _, row, reason in reversed(faults)}
     lines = [
         f"{first[reason]}: {reason}; {count} of {answers} answers are without a score, {excluded}"
-        for reason, count in often.most_common(SHOWN)
+        for reason, count in counts.most_common(SHOWN)
     ]
-    if more := sum(count for _, count in often.most_common()[SHOWN:]):
-        lines.append(f"{more} more answers are without a score, for {len(often) - SHOWN} other reasons")
+    if more := sum(count for _, count in counts.most_common()[SHOWN:]):
+        lines.append(f"{more} more answers are without a score, for {len(counts) - SHOWN} other reasons")
     return lines

@@ -1,7 +1,7 @@
 """Facts about the single tokens of logged answers: `samples/tokens.jsonl` in the run's folder, a line for each answer.
 
-Where the loss does not look at a token, nothing is known of it but its text. After a run went back, the lines of undone
-steps stay: of each (step, group, answer) the last line counts.
+Of a token outside the loss only its text is recorded. After a run went back to a checkpoint, the lines of undone steps
+stay: of each (step, group, answer) the last line counts.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class TokenLog:
         self._file: AppendOnlyFile | None = None
 
     def write(self, step: int, groups: Sequence[Sequence[Episode]], batch: Batch, characters: int) -> None:
-        """A line for each answer; of one with more than `characters` the tokens in the middle are left out. `batch` has
-        the answers in this order, and was learned from. Raises `OSError` where the file cannot be made."""
+        """Write a line for each answer, without the middle tokens of one with more than `characters`. `batch` has the
+        answers in this order, as they were trained on. Raises `OSError` where the file cannot be made."""
         if self._file is None:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             self._file = AppendOnlyFile.open(self.path)
@@ -47,23 +47,23 @@ class TokenLog:
                 texts = self.texts(ids)
                 if redact(whole := "".join(texts)) != whole:  # a secret can be read from the tokens
                     continue
-                facts = {"ids": ids, "texts": texts, "mask": [int(of > 0) for of in mask]}
-                facts |= {name: x and _known(x, mask) for name, x in zip(NAMES, values, strict=True)}
-                node = {"step": step, "group": group, "answer": answer, **_shortened(facts, characters)}
+                facts = {"ids": ids, "texts": texts, "mask": [int(weight > 0) for weight in mask]}
+                facts |= {name: x and _trained_values(x, mask) for name, x in zip(NAMES, values, strict=True)}
+                node = {"step": step, "group": group, "answer": answer, **_drop_middle(facts, characters)}
                 lines.append(json.dumps(writable(node), ensure_ascii=False, separators=(",", ":")) + "\n")
         self._file.write("".join(lines).encode())
 
 
-def _known(values: Sequence[float], mask: Sequence[float]) -> list[float | None]:
-    return [float(f"{value:.5g}") if of > 0 else None for value, of in zip(values, mask, strict=True)]
+def _trained_values(values: Sequence[float], mask: Sequence[float]) -> list[float | None]:
+    return [float(f"{value:.5g}") if weight > 0 else None for value, weight in zip(values, mask, strict=True)]
 
 
-def _shortened(facts: dict[str, Any], characters: int) -> dict[str, Any]:
-    """Without the tokens in the middle of a long answer: one that nothing is known of stands for them."""
+def _drop_middle(facts: dict[str, Any], characters: int) -> dict[str, Any]:
+    """The facts without the middle tokens of a long answer, for which one token without values stands."""
     texts, half = facts["texts"], characters // 2
     if sum(map(len, texts)) <= characters:
         return facts
-    begin, end = _fitting(texts, half), _fitting(texts[::-1], half)
+    begin, end = _count_fitting(texts, half), _count_fitting(texts[::-1], half)
     gap = {"texts": f" [... {len(texts) - begin - end} tokens ...] ", "mask": 0}
     return {
         name: values and [*values[:begin], gap.get(name), *values[len(values) - end :]]
@@ -71,7 +71,7 @@ def _shortened(facts: dict[str, Any], characters: int) -> dict[str, Any]:
     }
 
 
-def _fitting(texts: Sequence[str], characters: int) -> int:
+def _count_fitting(texts: Sequence[str], characters: int) -> int:
     """How many of the first texts have at most so many characters."""
     for place, text in enumerate(texts):
         characters -= len(text)

@@ -42,10 +42,10 @@ class Link:
             wait_for_workers=False, multi_tenant=True,
         )  # fmt: skip
         talk, weights, self._among = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights", "samplers"))
-        self._talk: Any = dist.ProcessGroupGloo(talk, rank, trainers + samplers, ENDLESS)
-        self._weights = None if rank in self.trainers[1:] else self._pipe(weights)
+        self._messages: Any = dist.ProcessGroupGloo(talk, rank, trainers + samplers, ENDLESS)
+        self._weights = None if rank in self.trainers[1:] else self._weights_group(weights)
 
-    def _pipe(self, store: PrefixStore) -> Any:
+    def _weights_group(self, store: PrefixStore) -> Any:
         """Process group of trainer 0 (its rank 0) and the samplers."""
         rank, size = max(self.rank - len(self.trainers) + 1, 0), len(self.samplers) + 1
         if self.device.type != "cuda":
@@ -82,13 +82,13 @@ class Link:
 
     def _send(self, to: int, data: bytes) -> None:
         for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
-            self._talk.send([tensor], to, 0).wait()
+            self._messages.send([tensor], to, 0).wait()
 
     def _receive(self, source: int) -> bytes:
         length = torch.zeros(1, dtype=torch.int64)
-        self._talk.recv([length], source, 0).wait()
+        self._messages.recv([length], source, 0).wait()
         data = torch.empty(int(length.item()), dtype=torch.uint8)
-        self._talk.recv([data], source, 0).wait()
+        self._messages.recv([data], source, 0).wait()
         return data.numpy().tobytes()
 
     # ---- weights
@@ -96,21 +96,21 @@ class Link:
     def send_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Called by trainer 0. Tensors are sent in bundles of `BUNDLE` bytes, each after a header message, whose
         latency equals that of a few MB."""
-        bundle, held = dict[str, Tensor](), 0
+        bundle, nbytes = dict[str, Tensor](), 0
         for name, value in weights:
             bundle[name] = value.to(self.device).contiguous()
-            held += value.nbytes
-            if held >= BUNDLE:
+            nbytes += value.nbytes
+            if nbytes >= BUNDLE:
                 self._send_bundle(bundle)
-                bundle, held = {}, 0
+                bundle, nbytes = {}, 0
         self._send_bundle(bundle)
         if bundle:
             self._send_bundle({})  # no more
 
     def _send_bundle(self, bundle: Mapping[str, Tensor]) -> None:
-        kinds = [(name, str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in bundle.items()]
+        headers = [(name, str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in bundle.items()]
         for sampler in self.samplers:
-            self.send_message(sampler, tensors=kinds)
+            self.send_message(sampler, tensors=headers)
         for value in bundle.values():
             self._broadcast(value)
 
@@ -131,14 +131,14 @@ class IncomingWeights(Iterator[tuple[str, Tensor]]):
     generator, which would be closed when its consumer stops."""
 
     def __init__(self, link: Link) -> None:
-        self._link, self._over = link, False
+        self._link, self._finished = link, False
         self._bundle: list[tuple[str, str, list[int]]] = []
 
     def __next__(self) -> tuple[str, Tensor]:
-        if not (self._bundle or self._over):
+        if not (self._bundle or self._finished):
             self._bundle = self._link.receive_message(0)["tensors"]
-            self._over = not self._bundle
-        if self._over:
+            self._finished = not self._bundle
+        if self._finished:
             raise StopIteration
         name, dtype, shape = self._bundle.pop(0)
         value = torch.empty(shape, dtype=getattr(torch, dtype), device=self._link.device)

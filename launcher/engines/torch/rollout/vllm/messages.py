@@ -21,13 +21,13 @@ from launcher.spec.run import RunSpec
 
 GenerationRequest = tuple[list[int], int, int]
 """A prompt, the seed of one answer to it, and the answer's tokens that the prompt ends with already."""
-_GOLDEN = 0x9E3779B97F4A7C15  # so that the seeds of an episode's turns are far apart
+_GOLDEN = 0x9E3779B97F4A7C15  # spreads the seeds of an episode's turns
 
 
 @dataclass(frozen=True)
 class ModelDescription:
     architecture: str
-    """Its class, as transformers calls it."""
+    """The model's class in transformers."""
     config: str
     """Text of its config.json."""
     cache: int | None
@@ -35,16 +35,16 @@ class ModelDescription:
 
     @classmethod
     def from_model(cls, run: RunSpec, sampler: VllmSampler, model: CausalLM) -> ModelDescription:
-        known, name = deepcopy(model.base.config), type(model.base).__name__
-        known.architectures = [name]
+        model_config, name = deepcopy(model.base.config), type(model.base).__name__
+        model_config.architectures = [name]
         with tempfile.TemporaryDirectory() as folder:
-            known.save_pretrained(folder)
+            model_config.save_pretrained(folder)
             text = (Path(folder) / "config.json").read_text(encoding="utf-8")
-        return cls(name, text, sampler.cache_bytes(run, config.architecture(known.to_dict())))
+        return cls(name, text, sampler.cache_bytes(run, config.architecture(model_config.to_dict())))
 
 
 def generation_requests(requests: Sequence[Request]) -> list[GenerationRequest]:
-    """One for each answer; a seed of vLLM's has 63 bits."""
+    """A request for each answer; a seed of vLLM has 63 bits."""
     return [
         (request.prompt, (int(key) + request.answered * _GOLDEN) % 2**64 >> 1, request.answered)
         for request in requests
@@ -64,11 +64,11 @@ def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: S
     """Requests as arrays, each prompt once. `ends` are the end-of-sequence tokens."""
     prompts, counts = list[list[int]](), list[int]()
     for _, same in groupby(mine, key=lambda one: id(one[0])):
-        held = list(same)
-        prompts.append(held[0][0])
-        counts.append(len(held))
+        group = list(same)
+        prompts.append(group[0][0])
+        counts.append(len(group))
     return {
-        **_packed("prompt", prompts),
+        **_pack_lists("prompt", prompts),
         "counts": np.array(counts, np.int64),
         "seeds": np.array([seed for _, seed, _ in mine], np.int64),
         "answered": np.array([answered for _, _, answered in mine], np.int64),
@@ -79,15 +79,15 @@ def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: S
 
 def unpack_requests(arrays: Mapping[str, np.ndarray]) -> tuple[list[GenerationRequest], float, list[int]]:
     """The inverse of `pack_requests`."""
-    each = zip(arrays["seeds"].tolist(), arrays["answered"].tolist(), strict=True)
-    prompts = zip(_unpacked("prompt", arrays), arrays["counts"].tolist(), strict=True)
-    mine = [(prompt, *next(each)) for prompt, count in prompts for _ in range(count)]
+    seeds = zip(arrays["seeds"].tolist(), arrays["answered"].tolist(), strict=True)
+    prompts = zip(_unpack_lists("prompt", arrays), arrays["counts"].tolist(), strict=True)
+    mine = [(prompt, *next(seeds)) for prompt, count in prompts for _ in range(count)]
     return mine, float(arrays["temperature"][0]), arrays["ends"].tolist()
 
 
 def pack_turns(found: Sequence[Turn]) -> dict[str, np.ndarray]:
     return {
-        **_packed("token", [turn.tokens for turn in found]),
+        **_pack_lists("token", [turn.tokens for turn in found]),
         "cut": np.array([turn.stop == "length" for turn in found], np.bool_),
         "logp": np.array([logp for turn in found for logp in turn.logp], np.float64),
     }
@@ -95,21 +95,21 @@ def pack_turns(found: Sequence[Turn]) -> dict[str, np.ndarray]:
 
 def unpack_turns(arrays: Mapping[str, np.ndarray]) -> Iterator[Turn]:
     """The inverse of `pack_turns`."""
-    logp, at = arrays["logp"].tolist(), 0
-    for tokens, cut in zip(_unpacked("token", arrays), arrays["cut"].tolist(), strict=True):
-        yield Turn(tokens, stop="length" if cut else "end", logp=logp[at : at + len(tokens)])
-        at += len(tokens)
+    logp, start = arrays["logp"].tolist(), 0
+    for tokens, cut in zip(_unpack_lists("token", arrays), arrays["cut"].tolist(), strict=True):
+        yield Turn(tokens, stop="length" if cut else "end", logp=logp[start : start + len(tokens)])
+        start += len(tokens)
 
 
-def _packed(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+def _pack_lists(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     return {
         f"{name}s": np.array([token for row in rows for token in row], np.int64),
         f"{name}_lengths": np.array([len(row) for row in rows], np.int64),
     }
 
 
-def _unpacked(name: str, arrays: Mapping[str, np.ndarray]) -> Iterator[list[int]]:
-    tokens, at = arrays[f"{name}s"].tolist(), 0
+def _unpack_lists(name: str, arrays: Mapping[str, np.ndarray]) -> Iterator[list[int]]:
+    tokens, start = arrays[f"{name}s"].tolist(), 0
     for length in arrays[f"{name}_lengths"].tolist():
-        yield tokens[at : at + length]
-        at += length
+        yield tokens[start : start + length]
+        start += length

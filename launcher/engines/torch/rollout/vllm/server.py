@@ -44,7 +44,7 @@ def _ignore_signal(number: int, _: object) -> None:
 
 
 def sample(run: RunSpec) -> None:
-    """Load vLLM while the trainers load their model, meet them, and serve them."""
+    """Load vLLM while the trainers load their model, connect to them, and serve them."""
     device = _own_device(run)
     from launcher.engines.torch.rollout.vllm import VllmSampler  # noqa: PLC0415  # late: after the GPU is chosen
     from launcher.engines.torch.rollout.vllm.engine import VllmModel  # noqa: PLC0415  # late: vLLM takes many seconds
@@ -63,22 +63,22 @@ def serve(link: Link, start: Callable[[ModelDescription], VllmModel]) -> None:
     """Serve trainer 0's requests until the last. Raises `Problems` after reporting them."""
     from launcher.engines.torch.rollout.vllm import messages  # noqa: PLC0415  # late: torch takes seconds
 
-    with _reported(link):
+    with _report_problems(link):
         copy = start(messages.ModelDescription(**link.receive_message(0)))
     while (do := link.receive_message(0)["do"]) != "end":
         if do == "take":
             _load_weights(link, copy)
             continue
         received = [messages.unpack_requests(link.receive_arrays(trainer)) for trainer in link.trainers]
-        for trainer, found in zip(link.trainers, _generate(copy, received), strict=True):
+        for trainer, turns in zip(link.trainers, _generate(copy, received), strict=True):
             if link.rank in link.speakers:
-                link.send_arrays(trainer, messages.pack_turns(found))
+                link.send_arrays(trainer, messages.pack_turns(turns))
     copy.close()
 
 
 @contextmanager
-def _reported(link: Link) -> Iterator[None]:
-    """Send trainer 0 the `Problems` that this raises, or that there are none."""
+def _report_problems(link: Link) -> Iterator[None]:
+    """Context that reports the `Problems` raised in it to trainer 0, or that there are none."""
     try:
         yield
     except Problems as problems:
@@ -89,7 +89,7 @@ def _reported(link: Link) -> Iterator[None]:
 
 def _load_weights(link: Link, copy: VllmModel) -> None:
     weights = link.receive_weights()
-    with _reported(link):
+    with _report_problems(link):
         try:
             copy.load_weights(weights)
         except Problems:
@@ -102,12 +102,12 @@ def _generate(
     copy: VllmModel, received: Sequence[tuple[list[GenerationRequest], float, list[int]]]
 ) -> list[list[Turn]]:
     """Generate the answers of all trainers together; a trainer without requests has no temperature."""
-    whole = [one for mine, _, _ in received for one in mine]
-    if not whole:
+    requests = [one for mine, _, _ in received for one in mine]
+    if not requests:
         return [[] for _ in received]
     temperature, ends = next((warmth, ends) for mine, warmth, ends in received if mine)
-    found = iter(copy.generate(whole, temperature, ends))
-    return [[next(found) for _ in mine] for mine, _, _ in received]
+    answers = iter(copy.generate(requests, temperature, ends))
+    return [[next(answers) for _ in mine] for mine, _, _ in received]
 
 
 def _own_device(run: RunSpec) -> torch.device:
@@ -118,8 +118,8 @@ def _own_device(run: RunSpec) -> torch.device:
 
     if not run.hardware.is_cpu:
         return torch.device("cuda", 0)
-    each = machine.cpu_count() // (run.sampler.n_gpus // run.hardware.nnodes)
-    torch.set_num_threads((run.engine.num_threads if isinstance(run.engine, Torch) else 0) or max(each, 1))
+    threads = machine.cpu_count() // (run.sampler.n_gpus // run.hardware.nnodes)
+    torch.set_num_threads((run.engine.num_threads if isinstance(run.engine, Torch) else 0) or max(threads, 1))
     return torch.device("cpu")
 
 
