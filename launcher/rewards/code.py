@@ -1,6 +1,6 @@
-"""Code that is tested: the last fenced block of a response runs in a sandbox, and what it does is compared outside.
+"""Tests code: the last fenced block of a response runs in a sandbox; its results are compared outside of it.
 
-What a row's ground truth may be, as JSON or as it stands:
+Formats of a row's ground truth, as JSON or as Python:
     {"inputs": ["1 2\\n"], "outputs": ["3\\n"]}                         a program, from standard input to output
     {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}              a function, or a method of class Solution
     ["assert add(1, 2) == 3", ...]   {"asserts": [...]}                 statements; each assert is a test
@@ -32,8 +32,8 @@ from launcher.sandbox import confine
 from launcher.spec.reward import Answer, DetailedReward, Scores
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
-_SOLUTIONS = ("solution", "canonical_solution", "reference_solution")
-_LISTS = ("asserts", "assert_case", "test_list")
+_SOLUTION_KEYS = ("solution", "canonical_solution", "reference_solution")
+_ASSERT_KEYS = ("asserts", "assert_case", "test_list")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Tests:
     """Inputs of a program, with its expected `outputs`."""
     outputs: tuple[str, ...] = ()
     payload: Mapping[str, Any] | None = None
-    """For a function: the input of the test process."""
+    """Tests of a function: the input of the test process; None for a program."""
 
 
 @settings
@@ -71,27 +71,27 @@ class Code(DetailedReward):
     without root). `limits`: time and memory limits only; the code has your permissions otherwise."""
 
     def problems(self) -> list[Problem]:
-        absent = confine.missing() if self.sandbox == "kernel" else ()
+        missing = confine.missing() if self.sandbox == "kernel" else ()
         fix = "use another system, or reward.sandbox=limits, which does not forbid it"
-        return [Problem("reward.sandbox", f"this system has no {lack}", fix, "not-supported") for lack in absent]
+        return [Problem("reward.sandbox", f"this system has no {name}", fix, "not-supported") for name in missing]
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """Code that hangs, breaks or kills its process has failed its tests; without a score are only answers that
-        could not be tested.
+        """Scores [N] of N answers. Code that hangs, raises or kills its process fails its tests; NaN, with the fault,
+        is only for answers that could not be tested.
         """
         faults = [self.unscorable_reason(answer) for answer in answers]
         total = [math.nan] * len(answers)
-        tests = {place: tests_of(answer.ground_truth or "", self.max_tests)
-                 for place, answer in enumerate(answers) if not faults[place]}  # fmt: skip
-        programs = {place: of for place, of in tests.items() if of.payload is None}
-        functions = {place: of for place, of in tests.items() if of.payload is not None}
-        results = self._programs(answers, programs) | self._functions(answers, functions)
-        for place, passed in results.items():
+        tests = {index: tests_of(answer.ground_truth or "", self.max_tests)
+                 for index, answer in enumerate(answers) if not faults[index]}  # fmt: skip
+        programs = {index: tests_ for index, tests_ in tests.items() if tests_.payload is None}
+        functions = {index: tests_ for index, tests_ in tests.items() if tests_.payload is not None}
+        results = self._run_programs(answers, programs) | self._run_functions(answers, functions)
+        for index, passed in results.items():
             if isinstance(passed, CallFailure):
-                faults[place] = passed.reason
+                faults[index] = passed.reason
             else:
-                count = tests[place].count
-                total[place] = passed / count if self.partial else float(passed == count)
+                count = tests[index].count
+                total[index] = passed / count if self.partial else float(passed == count)
         return Scores(total, {}, faults)
 
     def unscorable_reason(self, answer: Answer) -> str:
@@ -105,8 +105,8 @@ class Code(DetailedReward):
 
     def reference_response(self, answer: Answer) -> str | None:
         """The row's own solution (extra_info.solution), where it has one."""
-        found = (answer.extra_info.get(name) for name in _SOLUTIONS)
-        code = next((code for code in found if isinstance(code, str) and code.strip()), None)
+        solutions = (answer.extra_info.get(name) for name in _SOLUTION_KEYS)
+        code = next((code for code in solutions if isinstance(code, str) and code.strip()), None)
         return None if code is None else self.format_response(code_of(code))
 
     def format_response(self, text: str) -> str:
@@ -119,53 +119,53 @@ class Code(DetailedReward):
     def _pool(self) -> Pool:
         limits = {"timeout_s": self.timeout_s, "cpu_s": math.ceil(self.timeout_s) + 1,
                   "memory_bytes": self.memory_mb * 2**20, "strict": self.sandbox == "kernel"}  # fmt: skip
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-        return Pool("code", limits, self.workers, {**kept, "PYTHONHASHSEED": "0"})
+        env = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+        return Pool("code", limits, self.workers, {**env, "PYTHONHASHSEED": "0"})
 
     def output_of(self, program: str) -> tuple[str, str] | CallFailure:
-        """What a program prints, and what was wrong with it, such as `took longer than 5 s`."""
+        """The output of a program, and what went wrong, such as `took longer than 5 s` ("" if nothing)."""
         (runs,) = self._pool.ask([{"code": program, "inputs": [""], "all": True}], self._time_limit(1))
         return runs if isinstance(runs, CallFailure) else (runs[0]["out"], runs[0]["why"])
 
-    def _programs(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | CallFailure]:
-        """How many tests passed. Where all must, those that fail the first are asked for no more."""
-        found: dict[int, int | CallFailure] = dict.fromkeys(wanted, 0)
+    def _run_programs(self, answers: Sequence[Answer], tests: Mapping[int, Tests]) -> dict[int, int | CallFailure]:
+        """Passed tests by answer. Without `partial`, programs that fail their first test do not run the others."""
+        passed_counts: dict[int, int | CallFailure] = dict.fromkeys(tests, 0)
         rounds = [(0, None)] if self.partial else [(0, 1), (1, None)]
         for start, end in rounds:
-            open_ = [place for place in wanted if found[place] == start and wanted[place].inputs[start:end]]
-            requests = [{"code": code_of(answers[place].response), "inputs": wanted[place].inputs[start:end],
-                         "all": self.partial} for place in open_]  # fmt: skip
-            limit = self._time_limit(max((len(wanted[place].inputs) for place in open_), default=0))
-            keys = prompts(answers[place] for place in open_)
-            for place, runs in zip(open_, self._pool.ask(requests, limit, keys), strict=True):
+            indices = [index for index in tests if passed_counts[index] == start and tests[index].inputs[start:end]]
+            requests = [{"code": code_of(answers[index].response), "inputs": tests[index].inputs[start:end],
+                         "all": self.partial} for index in indices]  # fmt: skip
+            limit = self._time_limit(max((len(tests[index].inputs) for index in indices), default=0))
+            keys = prompts(answers[index] for index in indices)
+            for index, runs in zip(indices, self._pool.ask(requests, limit, keys), strict=True):
                 if isinstance(runs, CallFailure):
-                    found[place] = runs
+                    passed_counts[index] = runs
                     continue
-                expected = wanted[place].outputs[start:end]
-                same = [not run["why"] and equal_output(run["out"], text)
-                        for run, text in zip(runs, expected, strict=False)]  # fmt: skip
-                found[place] = start + sum(same)
-        return found
+                expected = tests[index].outputs[start:end]
+                passed = [not run["why"] and equal_output(run["out"], text)
+                          for run, text in zip(runs, expected, strict=False)]  # fmt: skip
+                passed_counts[index] = start + sum(passed)
+        return passed_counts
 
-    def _functions(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | CallFailure]:
+    def _run_functions(self, answers: Sequence[Answer], by_index: Mapping[int, Tests]) -> dict[int, int | CallFailure]:
         with tempfile.TemporaryDirectory(prefix="rlrun-tests-") as folder:
             requests = []
-            for place, tests in wanted.items():
-                file = Path(folder) / f"{place}.json"
+            for index, tests in by_index.items():
+                file = Path(folder) / f"{index}.json"
                 file.write_text(json.dumps(tests.payload), encoding="utf-8")
-                requests.append({"code": code_of(answers[place].response), "tests": str(file)})
-            found = self._pool.ask(requests, self._time_limit(1), prompts(answers[place] for place in wanted))
-        return {place: one if isinstance(one, CallFailure) else one["passed"].count("1")
-                for place, one in zip(wanted, found, strict=True)}  # fmt: skip
+                requests.append({"code": code_of(answers[index].response), "tests": str(file)})
+            results = self._pool.ask(requests, self._time_limit(1), prompts(answers[index] for index in by_index))
+        return {index: result if isinstance(result, CallFailure) else result["passed"].count("1")
+                for index, result in zip(by_index, results, strict=True)}  # fmt: skip
 
     def _time_limit(self, runs: int) -> float:
-        """Seconds after which a test process is killed; it ends each run after `timeout_s` itself."""
+        """Seconds after which a worker is killed; it ends each run after `timeout_s` by itself."""
         return runs * self.timeout_s + 30.0
 
 
 def code_of(response: str) -> str:
-    """The last fenced block, up to the end of the response where it is not closed; the whole response where there is
-    none."""
+    """The last fenced block, which ends with the response if it is not closed; the whole response if there is no
+    fence."""
     marks = list(_FENCE.finditer(response))
     if not marks:
         return response
@@ -175,75 +175,75 @@ def code_of(response: str) -> str:
 
 
 def equal_output(printed: str, expected: str) -> bool:
-    """Equal line by line, up to trailing blanks; decimal numbers may differ in their last digits."""
-    ours, theirs = (text.strip().splitlines() for text in (printed, expected))
-    return len(ours) == len(theirs) and all(map(_equal_line, ours, theirs))
+    """Equal line by line, without trailing blanks; decimal numbers may differ by 1e-6, relative or absolute."""
+    lines, expected_lines = (text.strip().splitlines() for text in (printed, expected))
+    return len(lines) == len(expected_lines) and all(map(_equal_line, lines, expected_lines))
 
 
-def _equal_line(ours: str, theirs: str) -> bool:
-    if ours.rstrip() == theirs.rstrip():
+def _equal_line(line: str, expected: str) -> bool:
+    if line.rstrip() == expected.rstrip():
         return True
-    one, other = ours.split(), theirs.split()
-    return len(one) == len(other) and all(map(_equal_word, one, other))
+    words, expected_words = line.split(), expected.split()
+    return len(words) == len(expected_words) and all(map(_equal_word, words, expected_words))
 
 
-def _equal_word(ours: str, theirs: str) -> bool:
-    if ours == theirs:
+def _equal_word(word: str, expected: str) -> bool:
+    if word == expected:
         return True
-    if "." not in theirs:
+    if "." not in expected:
         return False
     try:
-        a, b = float(ours), float(theirs)
+        number, expected_number = float(word), float(expected)
     except ValueError:
         return False
-    return abs(a - b) <= 1e-6 * max(1.0, abs(b))
+    return abs(number - expected_number) <= 1e-6 * max(1.0, abs(expected_number))
 
 
 @lru_cache(maxsize=4096)
 def tests_of(truth: str, most: int | None = None) -> Tests:
-    """The tests of a ground truth. Raises `ValueError`, whose text says what is wrong with it."""
+    """The first `most` tests of a ground truth. Raises `ValueError` for one without valid tests."""
     try:
         node = json.loads(truth)
     except ValueError:
-        return _statements(truth, most)
+        return _tests_from_statements(truth, most)
     if isinstance(node, dict) and "inputs" in node:
-        return _pairs(node, most)
+        return _tests_from_pairs(node, most)
     if isinstance(node, dict) and isinstance(node.get("test"), str) and isinstance(node.get("entry_point"), str):
-        return _statements(f"{node['test']}\ncheck({node['entry_point']})", most)
+        return _tests_from_statements(f"{node['test']}\ncheck({node['entry_point']})", most)
     if isinstance(node, dict):
-        node = next((node[name] for name in _LISTS if name in node), None)
+        node = next((node[name] for name in _ASSERT_KEYS if name in node), None)
     if isinstance(node, list) and node and all(isinstance(line, str) for line in node):
-        return _statements("\n".join(node[:most]), most)
+        return _tests_from_statements("\n".join(node[:most]), most)
     raise ValueError(f"{short_repr(truth, 40)} holds no tests; expected inputs and outputs, or asserts")
 
 
-def _pairs(node: Mapping[str, Any], most: int | None) -> Tests:
+def _tests_from_pairs(node: Mapping[str, Any], most: int | None) -> Tests:
     inputs, outputs = node["inputs"], node.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
         raise ValueError("holds no pairs; expected two lists, inputs and outputs, of one length")
     inputs, outputs = inputs[:most], outputs[:most]
     if name := node.get("fn_name"):
-        calls = [_call(given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
+        calls = [_test_call(input_, output) for input_, output in zip(inputs, outputs, strict=True)]
         return Tests(len(calls), payload={"name": name, "calls": calls})
-    return Tests(len(inputs), tuple(map(_text, inputs)), tuple(map(_text, outputs)))
+    return Tests(len(inputs), tuple(map(_join_lines, inputs)), tuple(map(_join_lines, outputs)))
 
 
-def _text(lines: Any) -> str:
+def _join_lines(lines: Any) -> str:
     return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)
 
 
-def _call(given: Any, wanted: Any) -> list[Any]:
-    """Arguments and what they should give: as they are, or both as texts of JSON, with one argument on each line."""
-    if not isinstance(given, str):
-        return [given if isinstance(given, list) else [given], wanted]
+def _test_call(input_: Any, output: Any) -> list[Any]:
+    """Arguments and expected result: values, or both as texts of JSON, with one argument on each line."""
+    if not isinstance(input_, str):
+        return [input_ if isinstance(input_, list) else [input_], output]
     try:
-        args = [json.loads(line) for line in given.splitlines() if line.strip()]
-        return [args, json.loads(wanted) if isinstance(wanted, str) else wanted]
+        arguments = [json.loads(line) for line in input_.splitlines() if line.strip()]
+        return [arguments, json.loads(output) if isinstance(output, str) else output]
     except ValueError as error:
-        raise ValueError(f"holds {short_repr(given, 30)} -> {short_repr(wanted, 30)}, which is not JSON") from error
+        raise ValueError(f"holds {short_repr(input_, 30)} -> {short_repr(output, 30)}, which is not JSON") from error
 
 
-def _statements(text: str, most: int | None) -> Tests:
+def _tests_from_statements(text: str, most: int | None) -> Tests:
     shown = short_repr(text, 40)
     try:
         tree = ast.parse(text)
@@ -253,6 +253,6 @@ def _statements(text: str, most: int | None) -> Tests:
     if not tests:
         raise ValueError(f"{shown} holds no tests; expected asserts")
     if most and len(tests) > most:
-        after = {id(node) for node in tests[most:]}
-        text = ast.unparse(ast.Module([node for node in tree.body if id(node) not in after], []))
+        excess = {id(node) for node in tests[most:]}
+        text = ast.unparse(ast.Module([node for node in tree.body if id(node) not in excess], []))
     return Tests(min(len(tests), most or len(tests)), payload={"text": text})

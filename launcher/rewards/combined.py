@@ -1,4 +1,4 @@
-"""Rewards that combine others: a weighted sum, or one chosen per row by its data source or its style."""
+"""Rewards that combine others: a weighted sum, or one chosen for each row by its data source or its style."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Kind = TypeVar("Kind")
 Whole = TypeVar("Whole")
 Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
-SUMS = {False: "rule_based", True: "rm_based"}  # by whether a reward is learned
-_WITHOUT = {False: "no part of reward.parts is a rule", True: "no part of reward.parts is a model"}
+SUMS = {False: "rule_based", True: "rm_based"}  # metric of a part's sum, by `Reward.learned`
+_MISSING = {False: "no part of reward.parts is a rule", True: "no part of reward.parts is a model"}
 
 
 @settings
@@ -51,12 +51,12 @@ class Combined(DetailedReward):
             yield from part.leaves()
 
     def problems(self) -> list[Problem]:
-        found = [Problem("reward.parts", f"{short_repr(name)} cannot name a metric", "use letters, digits and '_'")
-                 for name in self.parts if not is_metric_name(name) or name in SUMS.values()]  # fmt: skip
+        problems = [Problem("reward.parts", f"{short_repr(name)} cannot name a metric", "use letters, digits and '_'")
+                    for name in self.parts if not is_metric_name(name) or name in SUMS.values()]  # fmt: skip
         for name, part in self.parts.items():
-            found += [replace(problem, where=f"reward.parts.{name}{problem.where.removeprefix('reward')}")
-                      for problem in part.problems()]  # fmt: skip
-        return found
+            problems += [replace(problem, where=f"reward.parts.{name}{problem.where.removeprefix('reward')}")
+                         for problem in part.problems()]  # fmt: skip
+        return problems
 
     def on_trial(self) -> Self:
         return replace(self, parts={name: part.on_trial() for name, part in self.parts.items()})
@@ -81,27 +81,27 @@ class Weighted(Combined):
         return sum(spans) if len(spans) == len(self.parts) else None
 
     def problems(self) -> list[Problem]:
-        known = list(self.parts)
-        strange = [Problem("reward.weights", f"no part {name!r}", suggest(name, known)) for name in self.weights
-                   if name not in known]  # fmt: skip
-        if all(self.weights.get(name, 1.0) == 0 for name in known):
-            got, fix = "all parts weigh 0, so nothing can be learnt", f"use reward.weights.{known[0]}=1"
-            strange.append(Problem("reward.weights", got, fix))
-        return [*strange, *super().problems()]
+        part_names = list(self.parts)
+        problems = [Problem("reward.weights", f"no part {name!r}", suggest(name, part_names)) for name in self.weights
+                    if name not in part_names]  # fmt: skip
+        if all(self.weights.get(name, 1.0) == 0 for name in part_names):
+            got, fix = "all parts weigh 0, so nothing can be learnt", f"use reward.weights.{part_names[0]}=1"
+            problems.append(Problem("reward.weights", got, fix))
+        return [*problems, *super().problems()]
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """An answer that one of the weighted parts cannot score has no score."""
+        """Scores [N] of N answers; NaN, with the fault, where a part of non-zero weight cannot score the answer."""
         total, faults, parts = [0.0] * len(answers), [""] * len(answers), dict[str, Sequence[float]]()
         sums = {name: [0.0] * len(answers) for name in SUMS.values()}
         for name, part in self.parts.items():
-            weight, found = self.weights.get(name, 1.0), score_safely(part, answers)
-            parts |= {name: found.total} | {f"{name}/{inner}": of for inner, of in found.parts.items()}
-            for place, (value, fault) in enumerate(zip(found.total, found.faults, strict=True)):
+            weight, scores = self.weights.get(name, 1.0), score_safely(part, answers)
+            parts |= {name: scores.total} | {f"{name}/{inner}": values_ for inner, values_ in scores.parts.items()}
+            for index, (value, fault) in enumerate(zip(scores.total, scores.faults, strict=True)):
                 if fault and weight:
-                    faults[place] = faults[place] or f"{name}: {fault}"
+                    faults[index] = faults[index] or f"{name}: {fault}"
                 elif weight:
-                    total[place] += weight * value
-                    sums[SUMS[part.learned]][place] += weight * value
+                    total[index] += weight * value
+                    sums[SUMS[part.learned]][index] += weight * value
         for values in (total, *sums.values()):
             values[:] = [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
         return Scores(total, {**parts, **sums}, faults)
@@ -114,7 +114,7 @@ class Weighted(Combined):
         return next((reason for reason in reasons if reason), "")
 
     def reference_response(self, answer: Answer) -> str | None:
-        """The response of the first part that has one, formatted by each of the other parts."""
+        """The reference response of the first part that has one, formatted by each of the other parts."""
         for name, part in self.parts.items():
             if (text := part.reference_response(answer)) is not None:
                 return self._formatted(text, skip=name)
@@ -130,8 +130,8 @@ class Weighted(Combined):
 
     def extract_answer(self, response: str) -> str:
         """The final answer by the part with the largest weight."""
-        chief = max(self.parts, key=lambda name: self.weights.get(name, 1.0))
-        return self.parts[chief].extract_answer(response)
+        heaviest = max(self.parts, key=lambda name: self.weights.get(name, 1.0))
+        return self.parts[heaviest].extract_answer(response)
 
 
 @settings
@@ -143,28 +143,28 @@ class Auto(Combined):
     """data_source -> part, in addition to the table in launcher/spec/routes.py, and before it."""
 
     def problems(self) -> list[Problem]:
-        """Errors of its routes; a part that cannot work on this machine is no error until a row needs it."""
-        known = list(self.parts)
-        return [Problem("reward.routes", f"{source!r} leads to {part!r}, which is not a part", suggest(part, known))
-                for source, part in self.routes.items() if part not in known]  # fmt: skip
+        """Errors of its routes; a part that this machine cannot run is an error only once a row needs it."""
+        names = list(self.parts)
+        return [Problem("reward.routes", f"{source!r} leads to {part!r}, which is not a part", suggest(part, names))
+                for source, part in self.routes.items() if part not in names]  # fmt: skip
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         faults = [self.unscorable_reason(answer) for answer in answers]
         scored = list[tuple[list[int], Scores]]()
         for name, part in self.parts.items():
-            places = [place for place, answer in enumerate(answers) if self._rule(answer) == name and not faults[place]]
-            if places:
-                found = score_safely(part, [answers[place] for place in places])
-                parts = {name: found.total, **{f"{name}/{inner}": values for inner, values in found.parts.items()}}
-                scored.append((places, replace(found, parts=parts)))
-        return _scattered(scored, faults)
+            indices = [i for i, answer in enumerate(answers) if self._rule(answer) == name and not faults[i]]
+            if indices:
+                scores = score_safely(part, [answers[index] for index in indices])
+                parts = {name: scores.total, **{f"{name}/{inner}": values for inner, values in scores.parts.items()}}
+                scored.append((indices, replace(scores, parts=parts)))
+        return _scatter_scores(scored, faults)
 
     def unscorable_reason(self, answer: Answer) -> str:
         name = self._rule(answer)
         if name is None or name not in self.parts:
-            near = get_close_matches(answer.data_source, [*self.routes, *ROUTES], n=1)
+            matches = get_close_matches(answer.data_source, [*self.routes, *ROUTES], n=1)
             add = f"add 'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}'"
-            fix = f"did you mean {near[0]}?" if near else add
+            fix = f"did you mean {matches[0]}?" if matches else add
             return f"data_source {short_repr(answer.data_source)} has no reward; {fix}"
         part = self.parts[name]
         return next(map(str, part.problems()), "") or part.unscorable_reason(answer)
@@ -188,9 +188,9 @@ class ByStyle(Weighted):
 
     @property
     def span(self) -> float | None:  # type: ignore[override]
-        """The larger one: each row has one style."""
-        spans = [of.span for of in self._of_style.values() if of.span is not None]
-        return max(spans) if len(spans) == len(self._of_style) else None
+        """The larger span of the two sums, as each row has one style."""
+        spans = [weighted.span for weighted in self._sums.values() if weighted.span is not None]
+        return max(spans) if len(spans) == len(self._sums) else None
 
     def problems(self) -> list[Problem]:
         learned = [part.learned for part in self.parts.values()]
@@ -211,60 +211,60 @@ class ByStyle(Weighted):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         scored = list[tuple[list[int], Scores]]()
-        for learned, reward in self._of_style.items():
-            if places := [place for place, answer in enumerate(answers) if answer.asks_model == learned]:
-                found = score_safely(reward, [answers[place] for place in places])
-                parts = {name: values for name, values in found.parts.items() if name != SUMS[not learned]}
-                scored.append((places, replace(found, parts=parts)))
-        return _scattered(scored, ["" if answer.asks_model in self._of_style else _WITHOUT[answer.asks_model]
-                                   for answer in answers])  # fmt: skip
+        for learned, reward in self._sums.items():
+            if indices := [index for index, answer in enumerate(answers) if answer.asks_model == learned]:
+                scores = score_safely(reward, [answers[index] for index in indices])
+                parts = {name: values for name, values in scores.parts.items() if name != SUMS[not learned]}
+                scored.append((indices, replace(scores, parts=parts)))
+        return _scatter_scores(scored, ["" if answer.asks_model in self._sums else _MISSING[answer.asks_model]
+                                        for answer in answers])  # fmt: skip
 
     def unscorable_reason(self, answer: Answer) -> str:
-        reward = self._of_style.get(answer.asks_model)
-        return reward.unscorable_reason(answer) if reward else _WITHOUT[answer.asks_model]
+        reward = self._sums.get(answer.asks_model)
+        return reward.unscorable_reason(answer) if reward else _MISSING[answer.asks_model]
 
     def cheap_for(self, answer: Answer) -> bool:
-        return answer.asks_model in self._of_style and self._of_style[answer.asks_model].cheap
+        return answer.asks_model in self._sums and self._sums[answer.asks_model].cheap
 
     def reference_response(self, answer: Answer) -> str | None:
-        reward = self._of_style.get(answer.asks_model)
+        reward = self._sums.get(answer.asks_model)
         return reward.reference_response(answer) if reward else None
 
     def format_response(self, text: str) -> str:
-        return self._of_style[False].format_response(text) if False in self._of_style else text
+        return self._sums[False].format_response(text) if False in self._sums else text
 
     def extract_answer(self, response: str) -> str:
-        return self._of_style[False].extract_answer(response) if False in self._of_style else response.strip()
+        return self._sums[False].extract_answer(response) if False in self._sums else response.strip()
 
     @cached_property
-    def _of_style(self) -> dict[bool, Weighted]:
-        """The sum for rows of style model (True) and the one for all others, as far as there are parts for them."""
-        found = {}
+    def _sums(self) -> dict[bool, Weighted]:
+        """The weighted sum for rows of style model (True) and that for all others; a sum without parts is left out."""
+        sums = {}
         for learned in sorted({part.learned for part in self.parts.values()}):
             parts = {name: part for name, part in self.parts.items() if part.learned == learned}
-            found[learned] = Weighted(parts=parts, weights={name: self.weights.get(name, 1.0) for name in parts})
-        return found
+            sums[learned] = Weighted(parts=parts, weights={name: self.weights.get(name, 1.0) for name in parts})
+        return sums
 
 
 def replace_each(reward: Whole, kind: type[Kind], change: Callable[[Kind], Any]) -> Whole:
-    """The reward, or another part of a run, with another in place of each one of this kind, itself or among its
-    parts."""
+    """`reward` (any part of a run) with `change` applied to each instance of `kind`: itself, or among the parts of a
+    `Combined`."""
     if isinstance(reward, kind):
-        found: Whole = change(reward)
-        return found
+        changed: Whole = change(reward)
+        return changed
     if isinstance(reward, Combined):
         return replace(reward, parts={name: replace_each(part, kind, change) for name, part in reward.parts.items()})
     return reward
 
 
-def _scattered(scored: Iterable[tuple[Sequence[int], Scores]], faults: list[str]) -> Scores:
-    """Scores of some of the answers each, at their places; the others have none, for the reasons in `faults`."""
+def _scatter_scores(scored: Iterable[tuple[Sequence[int], Scores]], faults: list[str]) -> Scores:
+    """Join scores of subsets of N answers, given with their indices; all others are NaN with their fault [N]."""
     total, columns = [math.nan] * len(faults), dict[str, list[float]]()
-    for places, found in scored:
-        for name, values in found.parts.items():
+    for indices, scores in scored:
+        for name, values in scores.parts.items():
             column = columns.setdefault(name, [math.nan] * len(faults))
-            for place, value in zip(places, values, strict=True):
-                column[place] = value
-        for place, value, fault in zip(places, found.total, found.faults, strict=True):
-            total[place], faults[place] = value, fault
+            for index, value in zip(indices, values, strict=True):
+                column[index] = value
+        for index, value, fault in zip(indices, scores.total, scores.faults, strict=True):
+            total[index], faults[index] = value, fault
     return Scores(total, columns, faults)

@@ -21,7 +21,7 @@ class Exact(Reward):
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [float(answer.ground_truth is not None
-                      and self._compared(answer.response) == self._compared(answer.ground_truth))
+                      and self._normalize(answer.response) == self._normalize(answer.ground_truth))
                 for answer in answers]  # fmt: skip
 
     def unscorable_reason(self, answer: Answer) -> str:
@@ -31,8 +31,8 @@ class Exact(Reward):
         return answer.ground_truth
 
     def extract_answer(self, response: str) -> str:
-        return self._compared(response)
+        return self._normalize(response)
 
-    def _compared(self, text: str) -> str:
+    def _normalize(self, text: str) -> str:
         text = text.strip() if self.strip else text
         return text.casefold() if self.ignore_case else text

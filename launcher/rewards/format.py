@@ -13,9 +13,9 @@ from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
 from launcher.spec.reward import Answer, DetailedReward, Scores
 
-_SAID = r"(?:(?!</?think>|</?answer>).)*+"  # anything but a tag; possessive, so that a match takes one walk
-THINK_ANSWER = rf"\s*+<think>{_SAID}</think>\s*+<answer>{_SAID}</answer>\s*+"
-"""DeepSeek-R1's format (arXiv:2501.12948, section 2.2.2): each tag once, and only white space outside."""
+_UNTAGGED = r"(?:(?!</?think>|</?answer>).)*+"  # text without tags; possessive, so matching takes linear time
+THINK_ANSWER = rf"\s*+<think>{_UNTAGGED}</think>\s*+<answer>{_UNTAGGED}</answer>\s*+"
+"""DeepSeek-R1's format (arXiv:2501.12948, section 2.2.2): each tag once, with only white space outside."""
 
 
 @settings

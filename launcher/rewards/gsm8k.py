@@ -1,7 +1,7 @@
 """Grade-school mathematics (GSM8K, arXiv:2110.14168): a solution ends in `#### 18`, and only that number counts.
 
-The answer is worked out step by step, so a number is compared, never the text around it: `1,000`, `$1000` and
-`1000.0` are equal.
+Numbers are compared, and never the text around them, which derives the answer: `1,000`, `$1000` and `1000.0` are
+equal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from launcher.core.problems import short_repr
 from launcher.core.settings import Share, settings
 from launcher.spec.reward import Answer, Reward
 
-# No part can match the same text in two ways, so an answer of a million characters takes one walk.
-# A sign is one only where no number or word ends before it: the 3 of `10-3` is not below zero.
+# The pattern is unambiguous, so it does not backtrack: matching takes linear time.
+# A sign counts only where no number or word ends before it: the 3 of `10-3` is not negative.
 _NUMBER = re.compile(r"(?:(?<![\w.)\]])[-+])?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 _MARK = "####"
-_BESIDE = str.maketrans({",": None, "$": None, "\N{MINUS SIGN}": "-"})
+_CLEANED = str.maketrans({",": None, "$": None, "\N{MINUS SIGN}": "-"})
 
 
 @settings
@@ -38,14 +38,14 @@ class GSM8K(Reward):
         return [self._score(answer) for answer in answers]
 
     def extract_answer(self, response: str) -> str:
-        """The number, however it was come to."""
-        given = (_marked if self.method == "strict" else _last)(response)
-        return "" if given is None else str(given.normalize())
+        """The number of a response in normal form, so that equal numbers give equal texts; "" without one."""
+        number = (_marked_number if self.method == "strict" else _last_number)(response)
+        return "" if number is None else str(number.normalize())
 
     def unscorable_reason(self, answer: Answer) -> str:
         if answer.ground_truth is None:
             return "has no ground truth, which reward GSM8K compares with"
-        if _true_number(answer.ground_truth) is None:
+        if _truth_number(answer.ground_truth) is None:
             truth = short_repr(answer.ground_truth, 40)
             return f"ground truth {truth} is not a number, which reward GSM8K compares with"
         return ""
@@ -58,31 +58,31 @@ class GSM8K(Reward):
         return f"{_MARK} {text}"
 
     def _score(self, answer: Answer) -> float:
-        truth = _true_number(answer.ground_truth)
-        given = (_marked if self.method == "strict" else _last)(answer.response)
-        if truth is None or given is None:
+        truth = _truth_number(answer.ground_truth)
+        number = (_marked_number if self.method == "strict" else _last_number)(answer.response)
+        if truth is None or number is None:
             return 0.0
-        return 1.0 if given == truth else self.format_score
+        return 1.0 if number == truth else self.format_score
 
 
-def _true_number(text: str | None) -> Decimal | None:
-    """Of a whole solution or of a bare number. Nothing is guessed: `1/2` is no number here."""
+def _truth_number(text: str | None) -> Decimal | None:
+    """The number of a ground truth: of a solution, or bare. None for anything else, such as `1/2`."""
     if text is None:
         return None
     if _MARK in text:
-        return _marked(text)
-    found = _NUMBER.fullmatch(text.translate(_BESIDE).strip().removesuffix("."))
-    return Decimal(found[0]) if found else None
+        return _marked_number(text)
+    match = _NUMBER.fullmatch(text.translate(_CLEANED).strip().removesuffix("."))
+    return Decimal(match[0]) if match else None
 
 
-def _marked(text: str) -> Decimal | None:
+def _marked_number(text: str) -> Decimal | None:
     """The number right after the last `####`."""
     _, mark, tail = text.rpartition(_MARK)
-    found = _NUMBER.match(tail.translate(_BESIDE).lstrip()) if mark else None
-    return Decimal(found[0]) if found else None
+    match = _NUMBER.match(tail.translate(_CLEANED).lstrip()) if mark else None
+    return Decimal(match[0]) if match else None
 
 
-def _last(text: str) -> Decimal | None:
+def _last_number(text: str) -> Decimal | None:
     """The last number of the text."""
-    found = deque(_NUMBER.finditer(text.translate(_BESIDE)), maxlen=1)
-    return Decimal(found[0][0]) if found else None
+    matches = deque(_NUMBER.finditer(text.translate(_CLEANED)), maxlen=1)
+    return Decimal(matches[0][0]) if matches else None

@@ -1,7 +1,7 @@
 """Rewards for the length of a response, as its reader sees it: in characters or words.
 
-What an answer costs is counted in tokens: `algorithm=dapo` has that price (overlong_buffer_len), counted by the engine
-and taken off after groups were chosen. Use these where the length of the text is what is wanted, with any algorithm.
+The cost of an answer is counted in tokens: for that, `algorithm=dapo` has a penalty (overlong_buffer_len), which the
+engine subtracts after filtering groups. Use these where the length of the text matters, with any algorithm.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ class Overlong(Reward):
             raise ValueError(f"buffer is {self.buffer} of {self.longest}; expected at most {self.longest}")
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        lengths, allowed = [length(answer.response, self.unit) for answer in answers], self.longest - self.buffer
-        return [-min(max((size - allowed) / self.buffer, 0.0), 1.0) for size in lengths]
+        lengths, free_length = [length(answer.response, self.unit) for answer in answers], self.longest - self.buffer
+        return [-min(max((size - free_length) / self.buffer, 0.0), 1.0) for size in lengths]

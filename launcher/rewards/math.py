@@ -1,7 +1,7 @@
-r"""Mathematics (MATH, arXiv:2103.03874): what stands in the last `\boxed{}` equals the ground truth.
+r"""Mathematics (MATH, arXiv:2103.03874): compares the last `\boxed{}` of a response with the ground truth.
 
-`\frac{1}{2}`, `1/2` and `0.5` are equal, and so are sets, intervals, matrices and equations that say the same:
-math-verify decides, in a process of its own, as some expressions take for ever or all memory.
+`\frac{1}{2}`, `1/2` and `0.5` are equal, as are equivalent sets, intervals, matrices and equations: math-verify
+compares them, in a subprocess, as some expressions take unbounded time or memory.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ class Math(DetailedReward):
     """Address space of each of them, in GiB."""
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """An expression that takes too long is wrong, as it is the answer's doing; how often is reported as a part."""
-        total, faults, late = [0.0] * len(answers), [""] * len(answers), [0.0] * len(answers)
-        asked: dict[int, list[str]] = {}
-        for place, answer in enumerate(answers):
-            given, truth = self._given(answer.response), _truth(answer.ground_truth)
+        """Scores [N] of N answers. A comparison that times out scores 0, as the answer causes it; part `timed_out`."""
+        total, faults, timed_out = [0.0] * len(answers), [""] * len(answers), [0.0] * len(answers)
+        requests: dict[int, list[str]] = {}
+        for index, answer in enumerate(answers):
+            given, truth = self._expression(answer.response), _truth(answer.ground_truth)
             if truth is None or given is None:
                 continue
             if "".join(given.split()) == "".join(truth.split()):
-                total[place] = 1.0
+                total[index] = 1.0
             else:
-                asked[place] = [_formula(truth), _formula(given) if self.boxed or boxed(answer.response) else given]
-        keys = prompts(answers[place] for place in asked)
-        found = self._pool.ask(list(asked.values()), self.timeout_s, keys)
-        for place, equal in zip(asked, found, strict=True):
-            if isinstance(equal, Late | Died):
-                late[place] = 1.0
-            elif isinstance(equal, CallFailure):
-                faults[place], total[place] = equal.reason, math.nan
+                requests[index] = [_formula(truth), _formula(given) if self.boxed or boxed(answer.response) else given]
+        keys = prompts(answers[index] for index in requests)
+        results = self._pool.ask(list(requests.values()), self.timeout_s, keys)
+        for index, result in zip(requests, results, strict=True):
+            if isinstance(result, Late | Died):
+                timed_out[index] = 1.0
+            elif isinstance(result, CallFailure):
+                faults[index], total[index] = result.reason, math.nan
             else:
-                total[place] = float(equal)
-        return Scores(total, {"timed_out": late} if any(late) else {}, faults)
+                total[index] = float(result)
+        return Scores(total, {"timed_out": timed_out} if any(timed_out) else {}, faults)
 
     def unscorable_reason(self, answer: Answer) -> str:
         return "" if (answer.ground_truth or "").strip() else "has no ground truth, which reward Math compares with"
@@ -71,12 +71,12 @@ class Math(DetailedReward):
         return f"\\boxed{{{text}}}"
 
     def extract_answer(self, response: str) -> str:
-        return "".join((self._given(response) or "").split())
+        return "".join((self._expression(response) or "").split())
 
-    def _given(self, response: str) -> str | None:
-        """What is compared."""
-        found = boxed(response)
-        return response if found is None and not self.boxed else found
+    def _expression(self, response: str) -> str | None:
+        """The expression of a response that is compared; None if there is none."""
+        content = boxed(response)
+        return response if content is None and not self.boxed else content
 
     @cached_property
     def _pool(self) -> Pool:
@@ -84,30 +84,30 @@ class Math(DetailedReward):
 
 
 def _truth(text: str | None) -> str | None:
-    r"""The answer of a ground truth: a bare one, or a whole solution that ends in `\boxed{}` or, as GSM8K's, `####`."""
+    r"""The answer of a ground truth: what is in `\boxed{}`; else what follows `####`, as in GSM8K; else all of it."""
     return None if text is None else boxed(text) or text.rpartition("####")[2].strip()
 
 
 def boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{}` or `\fbox{}`; None where its braces do not close, as the answer was cut."""
-    starts = [found.end() for found in _BOX.finditer(text)]
+    r"""The content of the last `\boxed{}` or `\fbox{}`; None without one, or if its brace is not closed."""
+    starts = [match.end() for match in _BOX.finditer(text)]
     if not starts:
         return None
     opening = text.index("{", starts[-1])
-    end = _closing(text, opening)
+    end = _closing_brace(text, opening)
     return None if end is None else text[opening + 1 : end].strip()
 
 
-def _closing(text: str, opening: int) -> int | None:
-    """Where the brace that opens there closes."""
+def _closing_brace(text: str, opening: int) -> int | None:
+    """Index of the brace that closes the one at `opening`; None if it is not closed."""
     depth = 0
-    for found in re.finditer(r"\\.|[{}]", text[opening:], re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
-        if depth == 0 and found[0] == "}":
-            return opening + found.start()
+    for match in re.finditer(r"\\.|[{}]", text[opening:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0 and match[0] == "}":
+            return opening + match.start()
     return None
 
 
 def _formula(text: str) -> str:
-    """As math-verify reads it best: in a box of its own a percent sign would be lost on it."""
+    """`text` in dollar signs, which math-verify parses best: in a box it would drop a percent sign."""
     return f"${text}$"

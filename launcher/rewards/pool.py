@@ -1,5 +1,5 @@
-"""Worker processes for rewards. One that hangs or crashes is killed and started again, so a request cannot block, slow
-down or flood a training process beyond its time limit."""
+"""Worker processes for rewards. One that hangs or crashes is killed and restarted, so a request cannot block, slow down
+or flood a training process beyond its time limit."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from launcher.core.user_code import CallFailure, own_places, shown_line
 from launcher.rewards.worker.frames import receive, send
 from launcher.spec.reward import Answer
 
-LOAD_S = 120.0  # for what is imported; some rewards import torch
-STARTS = 3  # in a row that fail, before it is not tried again
-GIVE_UP = 8  # keys in a row that take too long, before the rest of a call is not asked about
-SLOW_S = 5.0  # after which an answer that is waited for is reported
-STACK_S, STACK_TRIES = 0.02, 10  # until a worker has said where it is
-TWICE = 2  # times that one key may take too long
+LOAD_S = 120.0  # to load a worker; some rewards import torch
+STARTS = 3  # consecutive failed starts after which it is not started again
+GIVE_UP = 8  # consecutive late keys after which the other requests of a call are not sent
+SLOW_S = 5.0  # after which a pending request is reported
+STACK_S, STACK_TRIES = 0.02, 10  # to wait for a worker's stack trace
+TWICE = 2  # late requests of one key after which its others are not sent
 
 
 class Late(CallFailure):
-    """The time limit was reached, by this request or by those before it."""
+    """This request, or earlier ones because of which it was not sent, exceeded the time limit."""
 
 
 class Died(CallFailure):
@@ -43,55 +43,55 @@ class Died(CallFailure):
 
 
 class Pool:
-    """`workers` processes that answer requests of one kind (`worker/loop.py`). They start with the first request."""
+    """`workers` processes that handle requests of one kind (`worker/loop.py`); each starts with its first request."""
 
     def __init__(
         self, kind: str, settings: Mapping[str, Any], workers: int, env: Mapping[str, str] | None = None
     ) -> None:
-        """`env` None gives them this process's environment."""
+        """`settings` are sent to each worker; with `env` None they inherit this process's environment."""
         self._free: SimpleQueue[_Worker] = SimpleQueue()
         self.workers = workers
-        started = [_Worker(kind, settings, env) for _ in range(workers)]
-        for worker in started:
+        all_workers = [_Worker(kind, settings, env) for _ in range(workers)]
+        for worker in all_workers:
             self._free.put(worker)
-        weakref.finalize(self, _end_all, started)
+        weakref.finalize(self, _end_all, all_workers)
 
     def ask(
         self, requests: Sequence[Any], timeout_s: float, keys: Sequence[Hashable] | None = None
     ) -> list[Any | CallFailure]:
-        """The answer to each request, in order, or why there is none; each may take `timeout_s`.
+        """The response to each request, in order, or the failure; each request may take `timeout_s` seconds.
 
-        Requests of one key are late for one reason: after TWICE the others are not asked. Where GIVE_UP keys in a row
-        are late, nothing more is. By default each request has its own key.
+        Requests with the same key tend to be late together: after TWICE the others are not sent. After GIVE_UP
+        consecutive late keys nothing more is sent. By default each request has its own key.
         """
-        late, row = Counter[Hashable](), set[Hashable]()
+        late_counts, late_keys = Counter[Hashable](), set[Hashable]()
 
-        def one(request: Any, key: Hashable) -> Any | CallFailure:
-            times = GIVE_UP if len(row) >= GIVE_UP else TWICE if late[key] >= TWICE else 0
-            if times:
-                return Late(f"not asked: {times} before it took longer than {timeout_s:g} s")
+        def ask_worker(request: Any, key: Hashable) -> Any | CallFailure:
+            reason_count = GIVE_UP if len(late_keys) >= GIVE_UP else TWICE if late_counts[key] >= TWICE else 0
+            if reason_count:
+                return Late(f"not asked: {reason_count} before it took longer than {timeout_s:g} s")
             worker = self._free.get()
             try:
                 answer = worker.ask(request, timeout_s, key)
             finally:
                 self._free.put(worker)
             if isinstance(answer, Late):
-                late[key] += 1
-                row.add(key)
+                late_counts[key] += 1
+                late_keys.add(key)
             else:
-                late[key] = 0
-                row.clear()
+                late_counts[key] = 0
+                late_keys.clear()
             return answer
 
         keys = range(len(requests)) if keys is None else keys
         if self.workers == 1 or len(requests) == 1:
-            return list(map(one, requests, keys))
+            return list(map(ask_worker, requests, keys))
         with ThreadPoolExecutor(self.workers) as threads:
-            return list(threads.map(one, requests, keys))
+            return list(threads.map(ask_worker, requests, keys))
 
 
 def prompts(answers: Iterable[Answer]) -> list[Hashable]:
-    """A key for each answer, equal for the answers to one prompt: the place of its row, where that is known."""
+    """A key for each answer, equal for the answers to one prompt: the file and line of its row, if known."""
     return [answer.where or (answer.prompt, answer.ground_truth) for answer in answers]
 
 
@@ -101,9 +101,9 @@ class _Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: socket.socket | None = None
         self.stack: IO[bytes] | None = None
-        """Where it writes its line, once it is ready and asked."""
+        """File for its stack trace on SIGUSR1; set once it is ready."""
         self.name = Path(settings.get("file", settings.get("path", ""))).name
-        self.failed = 0  # starts in a row
+        self.failed = 0  # consecutive failed starts
         self.broken: CallFailure | None = None
 
     def ask(self, request: Any, timeout_s: float, key: Hashable = "") -> Any | CallFailure:
@@ -117,16 +117,16 @@ class _Worker:
         return CallFailure(answer["fault"]) if "fault" in answer else answer["value"]
 
     def _start(self) -> CallFailure | None:
-        """Start it; returns the reason where that failed. After repeated failures it is not started again."""
-        ours, theirs = socket.socketpair()
+        """Start the process; returns the failure, if any. After STARTS failures it is not started again."""
+        local, remote = socket.socketpair()
         stack = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        with theirs:
-            self.channel = ours
+        with remote:
+            self.channel = local
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "launcher.rewards.worker.loop", self.kind, str(theirs.fileno()),
+                [sys.executable, "-P", "-m", "launcher.rewards.worker.loop", self.kind, str(remote.fileno()),
                  str(stack.fileno())],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), stack.fileno()], start_new_session=True, env=self.env,
+                pass_fds=[remote.fileno(), stack.fileno()], start_new_session=True, env=self.env,
             )  # fmt: skip
         answer = self._exchange(dict(self.settings), LOAD_S)
         fault = answer.reason if isinstance(answer, CallFailure) else answer.get("fault")
@@ -141,19 +141,19 @@ class _Worker:
         return failure
 
     def _exchange(self, value: Any, timeout_s: float, key: Hashable = "") -> Any | CallFailure:
-        """Its reply to a request; if there is none, its process group is killed. One that takes long is reported."""
+        """Send a request; returns the reply, or kills the process group and returns why. Slow requests are reported."""
         assert self.channel
-        begin = time.monotonic()
-        until, pause, reported = begin + timeout_s, min(SLOW_S, timeout_s / 2), False
+        start = time.monotonic()
+        deadline, pause, reported = start + timeout_s, min(SLOW_S, timeout_s / 2), False
         try:
-            send(self.channel, value, until)
-            while self.name and not wait([self.channel], pause) and (left := until - time.monotonic()) > 0:
+            send(self.channel, value, deadline)
+            while self.name and not wait([self.channel], pause) and (left := deadline - time.monotonic()) > 0:
                 pause, reported = min(2 * pause, left), True
                 row = f", row {key}" if key and isinstance(key, str) else ""
-                activity.report(f"reward {self._line() or self.name}{row}", time.monotonic() - begin)
-            return receive(self.channel, until)
+                activity.report(f"reward {self._current_line() or self.name}{row}", time.monotonic() - start)
+            return receive(self.channel, deadline)
         except TimeoutError:
-            line = f" ({found})" if (found := self._line()) else ""
+            line = f" ({found})" if (found := self._current_line()) else ""
             self.end()
             return Late(f"took longer than {timeout_s:g} s{line}")
         except (OSError, EOFError, ValueError):
@@ -162,8 +162,8 @@ class _Worker:
             if reported:
                 activity.report("")
 
-    def _line(self) -> str:
-        """Where its function is at this moment: `my.py:12: time.sleep(60)`; empty where that is not known."""
+    def _current_line(self) -> str:
+        """The line that its function runs now: `my.py:12: time.sleep(60)`; "" where it is unknown."""
         if self.stack and self.process and self.process.poll() is None:
             self.stack.truncate(0)
             self.process.send_signal(signal.SIGUSR1)
@@ -171,8 +171,8 @@ class _Worker:
                 time.sleep(STACK_S)
                 self.stack.seek(0)
                 frames = re.findall(r'File "(.*)", line (\d+)', self.stack.read().decode("utf-8", "replace"))
-                if own := own_places((file, int(number)) for file, number in frames):
-                    return shown_line(*own[0])
+                if places := own_places((file, int(number)) for file, number in frames):
+                    return shown_line(*places[0])
         return ""
 
     def end(self) -> str:
@@ -180,16 +180,16 @@ class _Worker:
         if self.process is None or self.channel is None:
             return ""
         self.channel.close()
-        code = end_group(self.process)  # of a process that is ending by itself the code is settled already
+        code = end_group(self.process)  # a process that has ended by itself keeps its own exit code
         self.process = self.channel = self.stack = None
         if code >= 0:
             return f"its process ended with exit code {code}"
-        known = [name.name for name in signal.Signals if name == -code]
-        return f"its process was killed by {known[0] if known else f'signal {-code}'}"
+        names = [name.name for name in signal.Signals if name == -code]
+        return f"its process was killed by {names[0] if names else f'signal {-code}'}"
 
 
 def end_group(process: subprocess.Popen[bytes]) -> int:
-    with suppress(ProcessLookupError, PermissionError):  # all gone; macOS says the latter of a group of the dead
+    with suppress(ProcessLookupError, PermissionError):  # no process left; macOS raises the latter for zombies
         os.killpg(process.pid, signal.SIGKILL)
     if process.stdin:
         process.stdin.close()

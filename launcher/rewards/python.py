@@ -1,10 +1,10 @@
-"""Your own function: `reward=python reward.path=my.py reward.name=fn`. Those of verl are taken as they are:
+"""Your own function: `reward=python reward.path=my.py reward.name=fn`. Functions written for verl need no change:
 
     def fn(data_source, solution_str, ground_truth, extra_info=None) -> float | dict     # one answer
     def fn(data_sources, solution_strs, ground_truths, extra_infos) -> list              # all answers at once
 
-A dict holds the score under `score`; its other numbers are reported beside it. The function runs in a process of its
-own, so one that hangs, crashes or prints without end costs the answer its score, and the run nothing else.
+A dict holds the score under `score`; its other numbers are reported as metrics. The function runs in a subprocess, so
+one that hangs, crashes or prints without end costs the answer its score; the run goes on.
 """
 
 from __future__ import annotations
@@ -75,37 +75,37 @@ class Python(PythonFile, DetailedReward):
         return f"use reward.timeout_s={10 * max(self.timeout_s, 1):g}" if "took longer" in fault else ""
 
     def problems(self) -> list[Problem]:
-        unusable = self._unusable()
+        unusable = self._function_problems()
         if self.form and "{}" not in self.form:
             fix = "add {} where the ground truth goes"
             return [Problem("reward.form", f"{short_repr(self.form)} has no {{}}", fix), *unusable]
         return unusable
 
-    def _unusable(self) -> list[Problem]:
-        """Why the function cannot be called."""
+    def _function_problems(self) -> list[Problem]:
+        """Why the function cannot be called; empty if it can."""
         tree = self.parsed()
         if isinstance(tree, list):
             return tree
         names = dict(bound_names(tree))
         if self.name in names:
-            return self._misfit(names[self.name])
+            return self._parameter_problems(names[self.name])
         if "*" in names:
             return []
-        known = [name for name, found in names.items() if found and not name.startswith("_")]
-        fix = suggest(self.name, known, before="reward.name=")
+        functions = [name for name, function in names.items() if function and not name.startswith("_")]
+        fix = suggest(self.name, functions, before="reward.name=")
         return [Problem("reward.name", f"{self.path} has no function {self.name!r}", fix)]
 
     def on_trial(self) -> Self:
-        return replace(self, workers=max(self.workers, 2))  # two answers at once, where one may never end
+        return replace(self, workers=max(self.workers, 2))  # two at once, as one may never end
 
     def unaccepted(self) -> tuple[str, ...]:
-        """Which arguments of one answer the function does not take; of one that is imported or created by a call
-        nothing is known."""
-        known, _, anything = self._accepted or ([], [], True)
-        return () if anything else tuple(name for name in ONE if name not in known)
+        """Names in `ONE` that the function does not take; empty for one that is imported or created by a call, whose
+        parameters are unknown."""
+        accepted, _, accepts_any = self._accepted_parameters or ([], [], True)
+        return () if accepts_any else tuple(name for name in ONE if name not in accepted)
 
     def keys_of(self, answer: Answer) -> frozenset[str] | None:
-        """What the function's dict holds; None where it gives a number, or fails."""
+        """The keys of the dict that the function returns; None where it returns a number, or fails."""
         (entry,) = self._entries([answer])
         keys = entry.get("keys")
         return None if keys is None else frozenset(keys)
@@ -120,60 +120,60 @@ class Python(PythonFile, DetailedReward):
         return Pool("python", settings, self.workers)
 
     @cached_property
-    def _accepted(self) -> tuple[list[str], list[str], bool] | None:
-        """The function's parameters; None where it is imported, or created by a call."""
+    def _accepted_parameters(self) -> tuple[list[str], list[str], bool] | None:
+        """The function's `_parameters`; None where it is imported, or created by a call."""
         function = dict(bound_names(ast.parse(expand_user(self.path).read_bytes()))).get(self.name)
         return _parameters(function) if function else None
 
     def _entries(self, answers: Sequence[Answer]) -> list[Mapping[str, Any]]:
-        """The function's result for each answer."""
-        takes_lists = self._accepted is not None and "solution_strs" in self._accepted[0]
+        """For each answer the result, as `worker/python.py` returns it."""
+        takes_lists = self._accepted_parameters is not None and "solution_strs" in self._accepted_parameters[0]
         if takes_lists and len(answers) > 1:
-            given = [[answer.node for answer in answers]]
-            (found,) = self._pool.ask(given, self.timeout_s, [f"{answers[0].where} and {len(answers) - 1} more"])
-            if not isinstance(found, CallFailure):
-                return found if len(found) == len(answers) else [_miscounted(found, len(answers))] * len(answers)
+            request = [[answer.node for answer in answers]]
+            (scores,) = self._pool.ask(request, self.timeout_s, [f"{answers[0].where} and {len(answers) - 1} more"])
+            if not isinstance(scores, CallFailure):
+                return scores if len(scores) == len(answers) else [_miscount(scores, len(answers))] * len(answers)
         each = self._pool.ask([[answer.node] for answer in answers], self.timeout_s, prompts(answers))
-        return [_faulty(found.reason) if isinstance(found, CallFailure)
-                else found[0] if len(found) == 1 else _miscounted(found, 1) for found in each]  # fmt: skip
+        return [_fault_entry(results.reason) if isinstance(results, CallFailure)
+                else results[0] if len(results) == 1 else _miscount(results, 1) for results in each]  # fmt: skip
 
-    def _misfit(self, function: Function | None) -> list[Problem]:
-        """Why the function cannot be called as it is; one that is imported or created by a call is not checked."""
+    def _parameter_problems(self, function: Function | None) -> list[Problem]:
+        """Why its parameters do not fit; a function that is imported or created by a call is not checked."""
         if function is None:
             return []
-        known, needed, anything = _parameters(function)
-        given = {*(MANY if "solution_strs" in known else ONE), *self.kwargs}
-        wants = [name for name in needed if name not in given]
-        unused = [name for name in self.kwargs if name not in known and not anything]
+        params, required, accepts_any = _parameters(function)
+        call_names = {*(MANY if "solution_strs" in params else ONE), *self.kwargs}
+        missing = [name for name in required if name not in call_names]
+        unused = [name for name in self.kwargs if name not in params and not accepts_any]
         place = f"{self.path}:{function.lineno}: {self.name}"
-        right = f"expected {self.name}({', '.join(ONE)})"
-        if wants:
-            return [Problem("reward.name", f"{place} wants {', '.join(wants)}", right)]
-        if not anything and not {"solution_str", "solution_strs"} & set(known):
-            return [Problem("reward.name", f"{place} does not take the answer", right)]
-        return [Problem("reward.kwargs", f"{self.name} takes no {name!r}", suggest(name, known)) for name in unused]
+        expected = f"expected {self.name}({', '.join(ONE)})"
+        if missing:
+            return [Problem("reward.name", f"{place} wants {', '.join(missing)}", expected)]
+        if not accepts_any and not {"solution_str", "solution_strs"} & set(params):
+            return [Problem("reward.name", f"{place} does not take the answer", expected)]
+        return [Problem("reward.kwargs", f"{self.name} takes no {name!r}", suggest(name, params)) for name in unused]
 
 
-def _faulty(reason: str) -> Mapping[str, Any]:
+def _fault_entry(reason: str) -> Mapping[str, Any]:
     return {"score": math.nan, "wrong": reason, "parts": {}}
 
 
-def _miscounted(results: Sequence[Any], count: int) -> Mapping[str, Any]:
-    return _faulty(f"gave {len(results)} scores for {count} answers; expected one for each")
+def _miscount(results: Sequence[Any], count: int) -> Mapping[str, Any]:
+    return _fault_entry(f"gave {len(results)} scores for {count} answers; expected one for each")
 
 
 def _parameters(function: Function) -> tuple[list[str], list[str], bool]:
-    """Its named parameters, those of them that are required, and whether it accepts any others."""
-    of = function.args
-    places = [*of.posonlyargs, *of.args]
-    needed = [arg.arg for arg in places[: len(places) - len(of.defaults)]]
-    needed += [arg.arg for arg, default in zip(of.kwonlyargs, of.kw_defaults, strict=True) if default is None]
-    return [arg.arg for arg in (*of.args, *of.kwonlyargs)], needed, of.kwarg is not None
+    """Names of parameters, names of required ones, and whether it accepts any keyword argument."""
+    node = function.args
+    positional = [*node.posonlyargs, *node.args]
+    required = [arg.arg for arg in positional[: len(positional) - len(node.defaults)]]
+    required += [arg.arg for arg, default in zip(node.kwonlyargs, node.kw_defaults, strict=True) if default is None]
+    return [arg.arg for arg in (*node.args, *node.kwonlyargs)], required, node.kwarg is not None
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, Function | None]]:
-    """What the file binds outside functions and classes, with the function where it is one; `*` for what it imports
-    without saying the names.
+    """Names that the file binds outside of functions and classes, with the function where one is defined; `*` for a
+    star import.
     """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, Function):

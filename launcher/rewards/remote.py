@@ -24,7 +24,7 @@ from launcher.spec.reward import Answer, DetailedReward, Scores
 PRINTABLE = "use printable ASCII characters"
 KEPT = "would be kept with the run"
 TRIAL_S = 5.0
-CONNECTS_S = 2.0  # for a server that runs
+CONNECTS_S = 2.0  # time limit of the check that the server can be reached
 
 
 @settings
@@ -68,23 +68,23 @@ class Remote(DetailedReward):
         found += [Problem("reward.url", f"{name} {KEPT}", "use token_env") for name in secrets]
         if self.token_env and not self._token:
             found.append(Problem("reward.token_env", f"the environment has no {self.token_env}", "set it to the token"))
-        if not _sendable(self._token):
+        if not _is_header_safe(self._token):
             got = f"{self.token_env} holds characters that a header cannot carry"
             found.append(Problem("reward.token_env", got, PRINTABLE))
-        return [*found, *self._unusable_fields()]
+        return [*found, *self._field_problems()]
 
-    def _unusable_fields(self) -> list[Problem]:
-        """Of an answer, and of the headers."""
+    def _field_problems(self) -> list[Problem]:
+        """Problems of `send` and `headers`."""
         fields = list(Answer.__dataclass_fields__)
-        unknown, fix = [name for name in self.send if name not in fields], f"it has {', '.join(fields)}"
-        found = [Problem("reward.send", f"an answer has no {name!r}", fix) for name in unknown]
+        unknown_fields, fix = [name for name in self.send if name not in fields], f"it has {', '.join(fields)}"
+        problems = [Problem("reward.send", f"an answer has no {name!r}", fix) for name in unknown_fields]
         for name, value in self.headers.items():
             if is_secret_name(name, key=True):
-                found.append(Problem("reward.headers", f"{name} {KEPT}", "use token_env"))
-            if not _sendable(name + value):
+                problems.append(Problem("reward.headers", f"{name} {KEPT}", "use token_env"))
+            if not _is_header_safe(name + value):
                 got = f"{short_repr(name)} holds characters that a header cannot carry"
-                found.append(Problem("reward.headers", got, PRINTABLE))
-        return found
+                problems.append(Problem("reward.headers", got, PRINTABLE))
+        return problems
 
     def missing_requirements(self) -> list[Problem]:
         parts = urlsplit(self.url)
@@ -107,10 +107,10 @@ class Remote(DetailedReward):
         return replace(self, timeout_s=min(self.timeout_s, TRIAL_S), retries=0)
 
     def proxy(self) -> tuple[str, str]:
-        """The environment variable that names a proxy for the server, and the proxy's address; both are empty where the
-        server is asked directly, as where only a proxy of another protocol, such as SOCKS, is named."""
+        """The environment variable that names an HTTP proxy for the server, and the proxy's address; both "" where none
+        is used. Proxies of other protocols, such as SOCKS, are ignored."""
         parts, proxies = urlsplit(self.url), getproxies()
-        if any(map(proxy_bypass, (parts.hostname or "", parts.netloc.rpartition("@")[2]))):  # with its port, too
+        if any(map(proxy_bypass, (parts.hostname or "", parts.netloc.rpartition("@")[2]))):  # with the port, too
             return "", ""
         for name in (parts.scheme, "all"):
             address = proxies.get(name, "")
@@ -124,7 +124,7 @@ class Remote(DetailedReward):
         return os.environ.get(self.token_env, "").strip() if self.token_env else ""
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """Where `max_parallel` requests in a row come to nothing, the rest is not sent."""
+        """Scores [N] of N answers; after `max_parallel` consecutive failed requests the others are not sent."""
         from launcher.rewards import http_post  # noqa: PLC0415  late: httpx2 is needed where a server is asked
 
         batches = [answers[start : start + self.batch_size] for start in range(0, len(answers), self.batch_size)]
@@ -133,19 +133,19 @@ class Remote(DetailedReward):
         return Scores(total, {}, [fault for scores, fault in results for _ in scores])
 
     def body(self, batch: Sequence[Answer]) -> bytes:
-        """Of a request."""
-        sent = [{name: value for name, value in answer.node.items() if name in self.send} for answer in batch]
-        return json.dumps({"answers": sent}, default=str).encode()
+        """The JSON body of a request for these answers."""
+        nodes = [{name: value for name, value in answer.node.items() if name in self.send} for answer in batch]
+        return json.dumps({"answers": nodes}, default=str).encode()
 
     def all_headers(self) -> dict[str, str]:
-        """A header of the user's takes the place of ours, in whatever case its name is written; the token's of both."""
-        ours = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+        """Default headers, overridden by `headers`, and these by the token's; names are case-insensitive."""
+        defaults = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         token = {"Authorization": f"Bearer {self._token}"} if self.token_env else {}
-        found = {name.lower(): (name, value) for of in (ours, self.headers, token) for name, value in of.items()}
-        return dict(found.values())
+        by_name = {key.lower(): (key, value) for part in (defaults, self.headers, token) for key, value in part.items()}
+        return dict(by_name.values())
 
     def read_scores(self, reply: bytes, count: int) -> list[Any]:
-        """As the server gave them, for so many answers. Raises `RequestFailed`."""
+        """The `count` scores of a reply, unchecked. Raises `RequestFailed` for any other reply."""
         try:
             node = parse_json(reply)
         except ValueError as error:
@@ -159,12 +159,12 @@ class Remote(DetailedReward):
 
 
 class RequestFailed(Exception):
-    """A request that failed; `passing` if a retry after `wait_s` may succeed."""
+    """A failed request; `passing` if a retry may succeed, at the earliest after `wait_s` seconds."""
 
     def __init__(self, text: str, passing: bool = False, wait_s: float = 0.0) -> None:
         super().__init__(text)
         self.passing, self.wait_s = passing, wait_s
 
 
-def _sendable(text: str) -> bool:
+def _is_header_safe(text: str) -> bool:
     return text.isascii() and text.isprintable()

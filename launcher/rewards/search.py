@@ -12,7 +12,7 @@ from launcher.core.settings import settings
 from launcher.spec.reward import Answer, Reward
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-MOST_TAGS = 10  # with more of them a right answer counts a quarter
+MOST_TAGS = 10  # a right answer with more tags scores 0.25
 
 
 @settings
@@ -22,37 +22,37 @@ class Search(Reward):
     span = 1.0
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [self._right(answer) * (0.25 if answer.response.count("answer>") > 2 * MOST_TAGS else 1.0)
+        return [self._is_right(answer) * (0.25 if answer.response.count("answer>") > 2 * MOST_TAGS else 1.0)
                 for answer in answers]  # fmt: skip
 
-    def _right(self, answer: Answer) -> bool:
-        given = self.extract_answer(answer.response)
-        return given != "" and given in {_plain(text) for text in _targets(answer)}
+    def _is_right(self, answer: Answer) -> bool:
+        extracted = self.extract_answer(answer.response)
+        return extracted != "" and extracted in {_normalize(text) for text in _targets(answer)}
 
     def unscorable_reason(self, answer: Answer) -> str:
         return "" if _targets(answer) else "has no ground truth with a target, which reward Search compares with"
 
     def reference_response(self, answer: Answer) -> str | None:
-        right = _targets(answer)
-        return self.format_response(right[0]) if right else None
+        targets = _targets(answer)
+        return self.format_response(targets[0]) if targets else None
 
     def format_response(self, text: str) -> str:
         return f"<answer> {text} </answer>"
 
     def extract_answer(self, response: str) -> str:
-        found = _ANSWER.findall(response)
-        return _plain(found[-1]) if found else ""
+        matches = _ANSWER.findall(response)
+        return _normalize(matches[-1]) if matches else ""
 
 
 def _targets(answer: Answer) -> list[str]:
-    """The texts that are right."""
+    """The right answers of the ground truth, as texts."""
     truth: Any = answer.ground_truth if answer.typed_truth is None else answer.typed_truth
     truth = truth.get("target") if isinstance(truth, dict) else truth
-    listed = truth if isinstance(truth, list) else [truth]
-    return [str(text) for text in listed if isinstance(text, str | int | float) and str(text).strip()]
+    targets = truth if isinstance(truth, list) else [truth]
+    return [str(text) for text in targets if isinstance(text, str | int | float) and str(text).strip()]
 
 
-def _plain(text: str) -> str:
-    """Lower case, without punctuation, articles and further blanks."""
-    kept = "".join(sign for sign in text.lower() if sign not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+def _normalize(text: str) -> str:
+    """`text` in lower case, without punctuation, articles and repeated blanks, as in SQuAD's evaluation."""
+    letters = "".join(character for character in text.lower() if character not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", letters).split())

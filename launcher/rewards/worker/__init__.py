@@ -1,3 +1,3 @@
-"""What runs in processes of its own, apart from training: `pool` starts them. Only the standard library is loaded until
-a kind of work needs more, as such a process may be started anew after every answer.
+"""Code of the worker processes that `pool` starts. It imports only the standard library until a kind of work needs
+more, as a worker may have to be restarted after every answer.
 """

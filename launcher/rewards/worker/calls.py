@@ -1,7 +1,7 @@
-"""Calling functions of another process, so that a test never touches an object of the code that it tests.
+"""Remote calls, so that a test never touches an object of the code that it tests.
 
-Only plain data comes back (numbers, texts, lists, dates, ...), rebuilt here: what equals everything, or lies about
-itself, stays where it is, as a handle that equals nothing.
+Only plain data is returned (numbers, texts, lists, dates, ...), rebuilt in this process. Other objects, which may equal
+everything or fake their type, stay in the other process, behind a handle that equals nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from launcher.rewards.worker.frames import receive, send
 
 Pack = Callable[[Any], Any]
 Ask = Callable[[Any], tuple[Any, list[Any]]]
-_CHANGED = list | set | dict | deque | bytearray
-_PICKY = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)  # they want more than a text
+_MUTABLE = list | set | dict | deque | bytearray
+_UNSUPPORTED = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)  # they need more arguments than a text
 
 
 def packed(value: Any, keep: Pack) -> Any:
-    """`value` as JSON; what is no plain data becomes what `keep` makes of it. Subclasses count as what they extend."""
+    """`value` as JSON; `keep` returns the handle of what is not plain data. A subclass is sent as its base."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -43,7 +43,7 @@ def packed(value: Any, keep: Pack) -> Any:
         if isinstance(value, kind):
             return [tag, *(packed(item, keep) for item in kind.__iter__(value))]
     if isinstance(value, dict):
-        return ["dict", *([packed(key, keep), packed(of, keep)] for key, of in dict.items(value))]
+        return ["dict", *([packed(key, keep), packed(item_value, keep)] for key, item_value in dict.items(value))]
     for tag, (kind, parts, _) in _VALUES.items():
         if isinstance(value, kind):
             return [tag, *parts(value)]
@@ -51,7 +51,7 @@ def packed(value: Any, keep: Pack) -> Any:
 
 
 _NUMPY_TRUTHS = ("numpy.bool", "numpy.bool_")
-"""What comparisons give there; by name, as NumPy may not be installed."""
+"""Types of numpy's truth values; names, as NumPy may not be installed."""
 _LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _VALUES: dict[str, tuple[type, Callable[[Any], Sequence[Any]], Callable[..., Any]]] = {
     "bytes": (bytes, lambda value: [bytes.decode(value, "latin-1")], lambda text: text.encode("latin-1")),
@@ -60,28 +60,28 @@ _VALUES: dict[str, tuple[type, Callable[[Any], Sequence[Any]], Callable[..., Any
     "complex": (numbers.Complex, lambda value: [float(value.real), float(value.imag)], complex),  # also numpy's
     "Decimal": (Decimal, lambda value: [str(value)], Decimal),
     "range": (range, lambda value: [value.start, value.stop, value.step], range),
-    "datetime": (datetime, lambda value: [value.isoformat()], datetime.fromisoformat),  # before what it extends
+    "datetime": (datetime, lambda value: [value.isoformat()], datetime.fromisoformat),  # before its base, date
     "date": (date, lambda value: [value.isoformat()], date.fromisoformat),
     "time": (time, lambda value: [value.isoformat()], time.fromisoformat),
     "timedelta": (timedelta, lambda value: [value.days, value.seconds, value.microseconds], timedelta),
 }
-"""Name -> class, the parts of a value of it as JSON, and what makes one of them."""
+"""Tag -> class, its values' parts as JSON, and what makes a value of the parts."""
 
 
 def unpacked(node: Any, resolve: Pack) -> Any:
-    """The inverse, with what `resolve` returns for a handle."""
+    """The inverse of `packed`; `resolve` returns the object for a handle."""
     if not isinstance(node, list):
         return node
     tag, *items = node
     if tag in _LISTS:
         return _LISTS[tag](unpacked(item, resolve) for item in items)
     if tag == "dict":
-        return {unpacked(key, resolve): unpacked(of, resolve) for key, of in items}
+        return {unpacked(key, resolve): unpacked(item_value, resolve) for key, item_value in items}
     return _VALUES[tag][2](*items) if tag in _VALUES else resolve(items[0])
 
 
 def serve(channel: socket.socket, names: dict[str, Any]) -> None:
-    """Answer calls until the other side is gone."""
+    """Handle calls of the objects in `names` until the channel is closed."""
     objects: list[Any] = []
 
     def keep(value: Any) -> int:
@@ -89,38 +89,38 @@ def serve(channel: socket.socket, names: dict[str, Any]) -> None:
         return len(objects) - 1
 
     def answer(asked: Any) -> Any:
-        target, attribute, given = asked
-        found = names[target] if isinstance(target, str) else objects[target]
+        target, attribute, arguments = asked
+        result = names[target] if isinstance(target, str) else objects[target]
         for name in attribute:
-            found = getattr(found, name)
-        if given is None:
-            return [packed(found, keep), []]
-        args, kwargs = unpacked(given, objects.__getitem__)
-        return [packed(found(*args, **kwargs), keep), [packed(arg, keep) for arg in args]]
+            result = getattr(result, name)
+        if arguments is None:
+            return [packed(result, keep), []]
+        args, kwargs = unpacked(arguments, objects.__getitem__)
+        return [packed(result(*args, **kwargs), keep), [packed(arg, keep) for arg in args]]
 
     while True:
         try:
-            asked = receive(channel)
+            call = receive(channel)
         except EOFError:
             return
-        found = try_call(partial(answer, asked))
-        send(channel, {"raised": [found.kind, found.reason]} if isinstance(found, CallFailure) else {"gave": found})
+        result = try_call(partial(answer, call))
+        send(channel, {"raised": [result.kind, result.reason]} if isinstance(result, CallFailure) else {"gave": result})
 
 
 class RemoteObject:
-    """Something that stays in the other process: it can be called and looked into."""
+    """A proxy of an object in the other process: calls, attributes, items and iteration are remote."""
 
     def __init__(self, ask: Ask, target: str | int, attribute: tuple[str, ...] = ()) -> None:
         self._ask, self._target, self._attribute = ask, target, attribute
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = packed([args, kwargs], _held)
-        found, after = self._ask([self._target, self._attribute, given])
-        for arg, now in zip(args, after, strict=True):  # a function may change a list that it is given
-            if isinstance(arg, _CHANGED) and not isinstance(now, RemoteObject):
+        packed_args = packed([args, kwargs], _handle_of)
+        result, changed_args = self._ask([self._target, self._attribute, packed_args])
+        for arg, changed in zip(args, changed_args, strict=True):  # the function may have changed its arguments
+            if isinstance(arg, _MUTABLE) and not isinstance(changed, RemoteObject):
                 arg.clear()
-                arg.update(now) if isinstance(arg, set | dict) else arg.extend(now)
-        return found
+                arg.update(changed) if isinstance(arg, set | dict) else arg.extend(changed)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -147,10 +147,10 @@ class RemoteObject:
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            found: Iterator[Any] = self._special("__iter__")
-        except AttributeError:  # of a class that has only __getitem__
+            iterator: Iterator[Any] = self._special("__iter__")
+        except AttributeError:  # its class has only __getitem__
             return Sequence.__iter__(self)  # type: ignore[arg-type]
-        return found
+        return iterator
 
     def __next__(self) -> Any:
         return self._special("__next__")
@@ -159,27 +159,27 @@ class RemoteObject:
         return str(self._special("__str__"))
 
 
-def _held(value: Any) -> Any:
-    """What is sent back must have come from there."""
+def _handle_of(value: Any) -> Any:
+    """The handle of an argument, which must be an object of the other process. Raises `TypeError`."""
     if isinstance(value, RemoteObject) and isinstance(value._target, int) and not value._attribute:
         return value._target
     raise TypeError(f"a {type(value).__name__} cannot be given to the other process")
 
 
 def asking(channel: socket.socket) -> Ask:
-    """How the other side is asked; what it raises is raised here, where it is an error that Python knows."""
+    """A function that sends a call and returns its result. It raises what the call raised, if that is a built-in."""
 
     def ask(asked: Any) -> tuple[Any, list[Any]]:
         send(channel, asked)
-        answer = receive(channel)
-        if "raised" in answer:
-            kind, text = answer["raised"]
-            known = vars(builtins).get(kind)
-            if isinstance(known, type) and issubclass(known, Exception) and known not in _PICKY:
-                raise known(text)
+        reply = receive(channel)
+        if "raised" in reply:
+            kind, text = reply["raised"]
+            exception = vars(builtins).get(kind)
+            if isinstance(exception, type) and issubclass(exception, Exception) and exception not in _UNSUPPORTED:
+                raise exception(text)
             raise RuntimeError(text)
-        found, after = answer["gave"]
+        result, changed_args = reply["gave"]
         remote: Callable[[Any], Any] = partial(RemoteObject, ask)
-        return unpacked(found, remote), [unpacked(arg, remote) for arg in after]
+        return unpacked(result, remote), [unpacked(arg, remote) for arg in changed_args]
 
     return ask

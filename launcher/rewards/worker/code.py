@@ -1,7 +1,7 @@
-"""Programs and functions of answers, run under test: each in a process of its own that has given everything up.
+"""Runs programs and functions of answers under test, each in a forked process without any rights.
 
-This process never holds what is expected of them: programs are compared where training is, and tests are read from
-their file by the process that runs them, so no fork of this one can find them in its memory.
+This process never holds expected results: outputs of programs are compared in the training process, and tests are read
+from their file by the process that runs them, so no fork of this one can find them in its memory.
 """
 
 from __future__ import annotations
@@ -28,98 +28,98 @@ from launcher.rewards.worker.calls import serve
 from launcher.rewards.worker.tests import run
 from launcher.sandbox import confine, root
 
-MOST_OUTPUT = 4 * 2**20  # bytes that a program may print
+MOST_OUTPUT = 4 * 2**20  # bytes of a program's output
 LIBRARIES = ("bisect", "collections", "functools", "heapq", "itertools", "math", "random", "re", "string", "typing")
 PRELUDE = f"import {', '.join(LIBRARIES)}\nfrom typing import *\nfrom collections import *"
-"""What a function may use without importing it, as its task showed only its head."""
+"""Imports that a function may rely on: tasks often show its signature without them."""
 Child = Callable[[], None]
 
 
 def load(settings: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    """Raises `OSError` where this system has no sandbox and one is asked for."""
-    if settings["strict"] and (absent := confine.missing()):
-        raise OSError(f"this system has no {' and no '.join(absent)}")
-    os.environ.clear()  # what is a secret to us is one to them
+    """The handler of requests. Raises `OSError` where settings ask for a sandbox that this system lacks."""
+    if settings["strict"] and (missing := confine.missing()):
+        raise OSError(f"this system has no {' and no '.join(missing)}")
+    os.environ.clear()  # it may hold secrets
     os.environ |= {"PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    places = confine.readable()
-    sys.path[:] = [path for path in sys.path if any(_within(path, place) for place in places)]
+    readable = confine.readable()
+    sys.path[:] = [path for path in sys.path if any(_is_within(path, folder) for folder in readable)]
     sys.argv = ["solution.py"]
-    rules = confine.ruleset(places) if settings["strict"] else None
-    limits = {**settings, "rules": rules, "root": root.make({*places, *sys.path}) if settings["strict"] else None}
+    rules = confine.ruleset(readable) if settings["strict"] else None
+    limits = {**settings, "rules": rules, "root": root.make({*readable, *sys.path}) if settings["strict"] else None}
     for name in LIBRARIES:
-        importlib.import_module(name)  # once, and not in every process that is forked
-    return lambda request: _programs(request, limits) if "inputs" in request else _tested(request, limits)
+        importlib.import_module(name)  # once, instead of in every fork
+    return lambda request: _run_programs(request, limits) if "inputs" in request else _run_tests(request, limits)
 
 
-def _within(path: str, place: str) -> bool:
-    return os.path.commonpath([os.path.realpath(path), place]) == place
+def _is_within(path: str, folder: str) -> bool:
+    return os.path.commonpath([os.path.realpath(path), folder]) == folder
 
 
 # ---- programs: standard input to standard output
 
 
-def _programs(request: dict[str, Any], limits: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What the program prints for each input, until one run fails and `all` does not ask for the others."""
-    found = []
+def _run_programs(request: dict[str, Any], limits: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Output and error for each input; stops after the first failed run unless `all` is set."""
+    runs = []
     for text in request["inputs"]:
-        found.append(_program(request["code"], text, limits))
-        if found[-1]["why"] and not request["all"]:
+        runs.append(_run_program(request["code"], text, limits))
+        if runs[-1]["why"] and not request["all"]:
             break
-    return found
+    return runs
 
 
-def _program(code: str, text: str, limits: Mapping[str, Any]) -> dict[str, str]:
+def _run_program(code: str, text: str, limits: Mapping[str, Any]) -> dict[str, str]:
     with tempfile.TemporaryFile() as file:
         file.write(text.encode("utf-8", "surrogatepass"))
         file.seek(0)
-        given = os.dup(file.fileno())
-    ours, theirs = os.pipe()
+        input_file = os.dup(file.fileno())
+    read_end, write_end = os.pipe()
 
     def child() -> None:
-        _confined({0: given, 1: theirs}, (), limits)
+        _drop_rights({0: input_file, 1: write_end}, (), limits)
         sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115  they end with us
-        printed = sys.stdout
+        original_stdout = sys.stdout
         try:
             _execute(code, {"__name__": "__main__", "__builtins__": builtins})
         finally:
-            printed.flush()  # it may have put another one there
+            original_stdout.flush()  # the program may have replaced sys.stdout
 
-    pid = _forked(child)
-    os.close(given)
-    os.close(theirs)
-    until = time.monotonic() + limits["timeout_s"]
-    output, why = _read(ours, until, MOST_OUTPUT)
-    os.close(ours)
-    return {"out": output.decode("utf-8", "replace"), "why": _ended(pid, until, limits["timeout_s"], why)}
+    pid = _fork(child)
+    os.close(input_file)
+    os.close(write_end)
+    deadline = time.monotonic() + limits["timeout_s"]
+    output, why = _read_pipe(read_end, deadline, MOST_OUTPUT)
+    os.close(read_end)
+    return {"out": output.decode("utf-8", "replace"), "why": _wait_or_kill(pid, deadline, limits["timeout_s"], why)}
 
 
-def _read(source: int, until: float, most: int) -> tuple[bytes, str]:
-    """What is written there before it is closed, and what was wrong."""
+def _read_pipe(source: int, deadline: float, max_bytes: int) -> tuple[bytes, str]:
+    """What is written to a pipe until it is closed, and what went wrong: too much output, or "late"."""
     output = bytearray()
-    while (left := until - time.monotonic()) > 0:
+    while (left := deadline - time.monotonic()) > 0:
         if not select.select([source], [], [], left)[0]:
             break
-        piece = os.read(source, 2**16)
-        if not piece:
+        chunk = os.read(source, 2**16)
+        if not chunk:
             return bytes(output), ""
-        output += piece
-        if len(output) > most:
-            return b"", f"printed more than {most} bytes"
+        output += chunk
+        if len(output) > max_bytes:
+            return b"", f"printed more than {max_bytes} bytes"
     return bytes(output), "late"
 
 
-def _ended(pid: int, until: float, timeout_s: float, why: str) -> str:
-    """Wait for the process, end it and its group where it does not end in time, and say what went wrong."""
+def _wait_or_kill(pid: int, deadline: float, timeout_s: float, why: str) -> str:
+    """Wait for the process, kill it and its group unless it ends in time; returns what went wrong."""
     status = None
     while not why and status is None:
         done, code = os.waitpid(pid, os.WNOHANG)
         if done:
             status = code
-        elif time.monotonic() > until:
+        elif time.monotonic() > deadline:
             why = "late"
         else:
             time.sleep(0.0005)
-    with suppress(ProcessLookupError, PermissionError):  # all gone, or it has no group of its own yet
+    with suppress(ProcessLookupError, PermissionError):  # no process left, or its own group is not yet made
         os.killpg(pid, signal.SIGKILL)
     if status is None:
         os.kill(pid, signal.SIGKILL)
@@ -133,32 +133,32 @@ def _ended(pid: int, until: float, timeout_s: float, why: str) -> str:
 # ---- functions, called by tests
 
 
-def _tested(request: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
-    """How each test went (1 or 0), as far as they were run."""
-    asked, asking = socket.socketpair()
-    ours, theirs = os.pipe()
+def _run_tests(request: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
+    """A digit for each test that was run: 1 if it passed, else 0."""
+    answering_end, calling_end = socket.socketpair()
+    read_end, write_end = os.pipe()
 
     def solution() -> None:
-        _confined({}, (asked.fileno(),), limits)
+        _drop_rights({}, (answering_end.fileno(),), limits)
         names = {"__name__": "solution", "__builtins__": builtins}
         _execute(PRELUDE, names)
         _execute(request["code"], names)
-        serve(asked, names)
+        serve(answering_end, names)
 
     def tests() -> None:
-        given = json.loads(Path(request["tests"]).read_text(encoding="utf-8"))
-        _confined({}, (asking.fileno(), theirs), limits)
-        run(given, asking, theirs)
+        test_node = json.loads(Path(request["tests"]).read_text(encoding="utf-8"))
+        _drop_rights({}, (calling_end.fileno(), write_end), limits)
+        run(test_node, calling_end, write_end)
 
-    pids = [_forked(solution), _forked(tests)]
-    asked.close()
-    asking.close()
-    os.close(theirs)
-    until = time.monotonic() + limits["timeout_s"]
-    output, why = _read(ours, until, MOST_OUTPUT)
-    os.close(ours)
-    _ended(pids[1], until, limits["timeout_s"], why)
-    _ended(pids[0], 0.0, limits["timeout_s"], "over")
+    pids = [_fork(solution), _fork(tests)]
+    answering_end.close()
+    calling_end.close()
+    os.close(write_end)
+    deadline = time.monotonic() + limits["timeout_s"]
+    output, why = _read_pipe(read_end, deadline, MOST_OUTPUT)
+    os.close(read_end)
+    _wait_or_kill(pids[1], deadline, limits["timeout_s"], why)
+    _wait_or_kill(pids[0], 0.0, limits["timeout_s"], "over")
     return {
         "passed": output.decode("ascii", "replace"),
         "why": f"took longer than {limits['timeout_s']:g} s" if why else "",
@@ -168,7 +168,7 @@ def _tested(request: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, Any
 # ---- processes
 
 
-def _forked(child: Child) -> int:
+def _fork(child: Child) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -177,27 +177,27 @@ def _forked(child: Child) -> int:
     code = 1
     try:
         sys.set_int_max_str_digits(0)
-        found = try_call(child)
-        code = int(isinstance(found, CallFailure) and found.kind != "SystemExit")
+        result = try_call(child)
+        code = int(isinstance(result, CallFailure) and result.kind != "SystemExit")
     finally:
         os._exit(code)
 
 
-def _confined(files: Mapping[int, int], keep: tuple[int, ...], limits: Mapping[str, Any]) -> None:
-    """Give everything up but `files`, put to their numbers, and the descriptors to `keep`."""
+def _drop_rights(files: Mapping[int, int], keep: tuple[int, ...], limits: Mapping[str, Any]) -> None:
+    """Drop all rights and close all descriptors but `keep`; `files` maps descriptors 0 to 2 to those they become."""
     if limits["root"]:
         root.enter(limits["root"])
-        confine.die_with_parent()  # which other privileges made the kernel forget
+        confine.die_with_parent()  # again: changing privileges resets it
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(files.get(number, nothing), number)
     rules: int | None = limits["rules"]
-    kept = [2, *sorted((*keep, *([] if rules is None else [rules]))), 2**20]
-    for low, high in pairwise(kept):
+    kept_files = [2, *sorted((*keep, *([] if rules is None else [rules]))), 2**20]
+    for low, high in pairwise(kept_files):
         os.closerange(low + 1, high)
     confine.confine(confine.COMPUTE, limits, rules)
     if rules is None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # which root may pass
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # the limit does not hold for root
 
 
 def _execute(code: str, names: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Values between two processes: JSON behind its length. NaN and lone surrogates come over as they are."""
+"""Values sent between two processes: JSON after its length. NaN and lone surrogates are preserved."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ _LENGTH = struct.Struct(">I")
 def send(channel: socket.socket, value: Any, until: float | None = None) -> None:
     """Raises `TimeoutError` after `until` (monotonic seconds), `OSError` where the other end is closed."""
     text = json.dumps(value, default=str).encode()
-    channel.settimeout(_left(until))
+    channel.settimeout(_seconds_left(until))
     channel.sendall(_LENGTH.pack(len(text)) + text)
 
 
 def receive(channel: socket.socket, until: float | None = None) -> Any:
-    """The next value. Raises `EOFError` where the other end is closed, `TimeoutError` after `until`, `ValueError` for
-    what is no value.
+    """The next value. Raises `EOFError` where the other end is closed, `TimeoutError` after `until`, `ValueError` where
+    it is not valid JSON or longer than LONGEST.
     """
-    (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))
+    (length,) = _LENGTH.unpack(_receive_exactly(channel, _LENGTH.size, until))
     if length > LONGEST:
         raise ValueError(f"{length} bytes are more than {LONGEST}")
     try:
-        return json.loads(_exactly(channel, length, until))
+        return json.loads(_receive_exactly(channel, length, until))
     except RecursionError as error:
         raise ValueError("lists and objects are nested too deeply") from error
 
 
-def _exactly(channel: socket.socket, size: int, until: float | None) -> bytes:
+def _receive_exactly(channel: socket.socket, size: int, until: float | None) -> bytes:
     received = bytearray()
     while len(received) < size:
-        channel.settimeout(_left(until))
-        piece = channel.recv(min(size - len(received), 2**20))
-        if not piece:
+        channel.settimeout(_seconds_left(until))
+        chunk = channel.recv(min(size - len(received), 2**20))
+        if not chunk:
             raise EOFError
-        received += piece
+        received += chunk
     return bytes(received)
 
 
-def _left(until: float | None) -> float | None:
+def _seconds_left(until: float | None) -> float | None:
     if until is None:
         return None
-    left = until - time.monotonic()
-    if left <= 0:
+    seconds = until - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return left
+    return seconds

@@ -1,8 +1,8 @@
-"""One process beside training: `python -m launcher.rewards.worker.loop KIND DESCRIPTOR STACK`.
+"""A worker process: `python -m launcher.rewards.worker.loop KIND DESCRIPTOR STACK`.
 
-It receives settings through the socket, loads what answers requests of that kind (`worker/KIND.py`), says that it is
-ready, and then answers one request after the other. What it prints is discarded. On SIGUSR1 it writes into STACK, a
-descriptor, where it is. It dies with the process that started it.
+It receives settings through the socket, loads the handler of that kind (`worker/KIND.py`), reports that it is ready,
+and then handles one request after the other. Its output is discarded. On SIGUSR1 it writes its stack trace to STACK, a
+descriptor. It dies with the process that started it.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ def load(kind: str, settings: dict[str, Any]) -> Work:
 
 
 def serve(channel: socket.socket, work: Work, file: str) -> None:
-    me = os.getpid()
+    pid = os.getpid()
     while True:
         try:
             request = receive(channel)
         except EOFError:
             return
-        found = try_call(partial(work, request), file)
-        if os.getpid() != me:  # what was called has forked, and its child comes back here, too
+        result = try_call(partial(work, request), file)
+        if os.getpid() != pid:  # a fork that the called code has made returns here, too
             os._exit(0)
-        send(channel, {"fault": found.reason} if isinstance(found, CallFailure) else {"value": found})
+        send(channel, {"fault": result.reason} if isinstance(result, CallFailure) else {"value": result})
 
 
 def die_with_parent() -> None:
-    """Standard input is a pipe whose other end only our parent holds; when it is gone, the system kills our group.
+    """Standard input is a pipe whose other end only our parent holds; once that closes, the kernel kills our group.
 
-    What is run here may hold the interpreter for ever, so no thread of ours could see to that.
+    A thread could not do this, as user code may hold the interpreter for ever.
     """
     lifeline = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
     if sys.platform == "linux":
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)

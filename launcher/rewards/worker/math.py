@@ -9,11 +9,11 @@ from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-PARSED = 4096  # expressions that are parsed once: the truth of a prompt comes with each of its answers
+PARSED = 4096  # cached expressions: each answer to a prompt comes with the same truth
 
 
 def load(_: dict[str, Any]) -> Callable[[list[str]], bool]:
-    """Whether two expressions are equal. math-verify's own time limits need a main thread; ours is outside."""
+    """A function that tells whether two expressions are equal; without time limit, which the pool has."""
     logging.disable()
     forms = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
 

@@ -1,4 +1,4 @@
-"""A regular expression of a user's."""
+"""Matches a regular expression of the user's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from typing import Any
 
 
 def load(settings: dict[str, Any]) -> Callable[[str], bool]:
-    """Whether a text matches; an expression that backtracks for ever is ended outside."""
+    """A function that tells whether a whole text matches; the pool kills one that backtracks for too long."""
     pattern = re.compile(settings["pattern"], re.DOTALL)
     return lambda text: pattern.fullmatch(text) is not None
