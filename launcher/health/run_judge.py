@@ -1,4 +1,4 @@
-"""Judges a run of ours as it goes: by the rules of its health profile, and by those that know its settings."""
+"""Judges a run of rlrun as it goes: by the rules of its health profile, and by rules that know its settings."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from launcher.spec.run import RunSpec
 
 SHOWN = 2  # findings in the last line of a run
 OF_VERDICT = {"worse-than-before", "past-its-best"}
-"""Rules that look, while a run goes on, for what its verdict says of its validations at the end."""
+"""Rules on validations while a run goes on; at its end the verdict says the same."""
 OF_NO_CHANGE = {"nothing-learnt", "answers-unchanged"}
-"""Rules whose noise may hide what a test of single rows finds."""
+"""Rules that may miss, in the noise, a change that the test of single rows finds."""
 RULES = conf_dir() / "health" / "run" / "rules.yaml"
 
 
@@ -42,12 +42,12 @@ class RunJudge:
     def __init__(self, run: RunSpec) -> None:
         self.run = run
         self._facts = OwnRun(run)
-        own, profile = read_run_rules(run)
-        self._own = own.rules.keys()
-        self._judge = Judge(_rules_for(run, self._facts, own, profile), facts=self._facts)
+        run_rules, profile = read_run_rules(run)
+        self._run_rule_names = run_rules.rules.keys()
+        self._judge = Judge(_rules_for(run, self._facts, run_rules, profile), facts=self._facts)
         self._usage: dict[int, Usage] = {}
         self._results = HeldOutResults()
-        self._rate = math.inf  # the smallest learning rate that was advised
+        self._lowest_rate = math.inf  # the lowest learning rate advised so far
 
     def hear(self, event: Event) -> list[Alert]:
         """The alerts that an event gives rise to."""
@@ -65,24 +65,24 @@ class RunJudge:
                 step = Step(step=event.step, metrics={"run/moved": max(event.distance.values(), default=math.nan)})
             case Step():
                 facts.see(event)
-                step = self._with_more(event)
+                step = self._add_facts(event)
             case _:
                 return []
         new = self._judge.see(step)
-        self._rate = smallest_rate((alert.fix for alert in new), self.run.optim.lr, self._rate)
-        return with_one_rate(new, self.run.optim.lr, self._rate)
+        self._lowest_rate = smallest_rate((alert.fix for alert in new), self.run.optim.lr, self._lowest_rate)
+        return with_one_rate(new, self.run.optim.lr, self._lowest_rate)
 
     def replay(self, events: Iterable[Event]) -> list[Alert]:
-        """Hear what was logged before; the alerts that are missing from it, as the launcher was killed."""
-        given, logged = list[Alert](), set[tuple[int, str]]()
+        """Hear the events of an earlier launcher; returns the alerts that it did not log before it was killed."""
+        alerts, logged = list[Alert](), set[tuple[int, str]]()
         for event in events:
-            given += self.hear(event)
+            alerts += self.hear(event)
             if isinstance(event, Alert):
                 logged.add((event.step, event.text))
-        return [alert for alert in given if (alert.step, alert.text) not in logged]
+        return [alert for alert in alerts if (alert.step, alert.text) not in logged]
 
     def verdict(self, state: RunState) -> RunVerdict:
-        """What the run came to."""
+        """The verdict on the run."""
         facts, training = self._facts, None
         with suppress(UnknownValue):
             score = facts.series["score"]
@@ -92,39 +92,39 @@ class RunJudge:
         return judge_end(state, self._results, known)
 
     def reasons(self, *, learned: bool = False) -> list[Alert]:
-        """What the last line of a run names besides its verdict."""
+        """The findings that the last line of a run names besides its verdict, at most `SHOWN`."""
         not_named = OF_VERDICT | OF_NO_CHANGE if learned else OF_VERDICT
-        return [each for each in self.standing() if each.rule not in not_named][:SHOWN]
+        return [alert for alert in self.standing() if alert.rule not in not_named][:SHOWN]
 
     def standing(self) -> list[Alert]:
-        """What is wrong at the end; nothing for a run that learnt something."""
+        """The findings that hold at the end; none for a run that learnt something."""
         if not self._facts.steps:
             fix = "trainer.total_training_steps=100"
             return [Alert(step=0, text=f"no step was taken; use {fix}", rule="no-step", fix=fix)]
         standing = [each for each in self._judge.standing() if each.rule.level != "info"]
-        own = [each for each in standing if each.name in self._own]
+        own = [each for each in standing if each.name in self._run_rule_names]
         covered = {name for each in own for name in each.rule.covers}
         others = [each for each in standing if each not in own and each.rule.level == "critical" and each.reported]
-        found = [self._judge.alert_of(each) for each in (*own, *others) if each.name not in covered]
-        return with_one_rate(found, self.run.optim.lr, self._rate)
+        alerts = [self._judge.alert_of(each) for each in (*own, *others) if each.name not in covered]
+        return with_one_rate(alerts, self.run.optim.lr, self._lowest_rate)
 
-    def _with_more(self, event: Step) -> Step:
-        """With what the GPUs do, the validation, and that no answer lacked a score, which is reported only where one
-        did."""
-        more = {"reward/faults": 0.0} if "critic/score/mean" in event.metrics else {}
-        busy = [each.gpu_percent for each in self._usage.values() if each.gpu_percent is not None]
-        used = [(each.gpu_memory_bytes, each.gpu_memory_total_bytes) for each in self._usage.values()]
+    def _add_facts(self, event: Step) -> Step:
+        """`event` with use of the GPUs, the latest validation, and 0 for `reward/faults`, which is logged only where an
+        answer lacked a score."""
+        facts = {"reward/faults": 0.0} if "critic/score/mean" in event.metrics else {}
+        busy = [usage.gpu_percent for usage in self._usage.values() if usage.gpu_percent is not None]
+        used = [(usage.gpu_memory_bytes, usage.gpu_memory_total_bytes) for usage in self._usage.values()]
         shares = [bytes_ / total for bytes_, total in used if bytes_ is not None and total]
-        more |= {"perf/gpu_percent": fmean(busy)} if busy else {}
-        more |= {"perf/gpu_memory_share": max(shares)} if shares else {}
+        facts |= {"perf/gpu_percent": fmean(busy)} if busy else {}
+        facts |= {"perf/gpu_memory_share": max(shares)} if shares else {}
         latest = self._facts.validations[-1:]
-        more |= {"run/held_out": latest[0].value} if latest and latest[0].step == event.step else {}
-        return replace(event, metrics={**more, **event.metrics})
+        facts |= {"run/held_out": latest[0].value} if latest and latest[0].step == event.step else {}
+        return replace(event, metrics={**facts, **event.metrics})
 
 
 def rule_problems(run: RunSpec) -> list[Problem]:
-    """Why a run's rules cannot be read; none where they can. Rules that come with rlrun are read by its tests, and here
-    only together with those of a user."""
+    """Why a run's rules cannot be read; empty where they can. Rules that come with rlrun are checked by its tests, and
+    here only together with rules of a user."""
     settings = run.health
     if not (run.code_dir or settings.rules or settings.metrics) and settings.profile in (None, *profile_names()):
         return []
@@ -137,33 +137,33 @@ def rule_problems(run: RunSpec) -> list[Problem]:
 
 
 def read_run_rules(run: RunSpec) -> tuple[HealthRules, HealthRules]:
-    """The rules that know settings, and those of the run's profile, each with what `health.rules` changes of it; their
-    conditions are not read yet. Raises `Problems`."""
+    """(rules that know settings, rules of the run's profile), changed as `health.rules` says; their conditions are not
+    parsed yet. Raises `Problems`."""
     settings, code_dir = run.health, Path(run.code_dir) if run.code_dir else None
-    own = dict(read_rules(RULES))
+    run_rules = dict(read_rules(RULES))
     profile = dict(read_profile_file(settings.profile, code_dir)) if settings.profile else {}
-    more = {name: list(names) for name, names in settings.metrics.items()}
-    profile["metrics"] = {**profile.get("metrics", {}), **more}
+    metrics = {name: list(names) for name, names in settings.metrics.items()}
+    profile["metrics"] = {**profile.get("metrics", {}), **metrics}
     for name, changes in settings.rules.items():
-        node = own if name in own["rules"] else profile
+        node = run_rules if name in run_rules["rules"] else profile
         node["rules"] = {**node.get("rules", {}), name: {**node.get("rules", {}).get(name, {}), **changes}}
-    own["metrics"] = {**own["metrics"], **profile["metrics"]}
-    return rules_of(own, "health"), rules_of(profile, "health")
+    run_rules["metrics"] = {**run_rules["metrics"], **profile["metrics"]}
+    return rules_of(run_rules, "health"), rules_of(profile, "health")
 
 
-def _rules_for(run: RunSpec, facts: JudgedRun, own: HealthRules, profile: HealthRules) -> HealthRules:
-    """The rules of both that suit the run. Fixes name only settings that the run has, with values other than its
-    own."""
-    names, not_applied = namespace(PLAIN, facts.find), set(own.rules)
-    for case in own.not_applied:
+def _rules_for(run: RunSpec, facts: JudgedRun, run_rules: HealthRules, profile: HealthRules) -> HealthRules:
+    """The rules of both that apply to the run. Fixes name only settings that the run has, with other values than it
+    has."""
+    names, not_applied = namespace(PLAIN, facts.find), set(run_rules.rules)
+    for case in run_rules.not_applied:
         if evaluate(parse_condition(case.when, (), PLAIN, facts.names), names):
             not_applied |= {*case.rules}
     suited = {name: rule for name, rule in profile.rules.items() if name not in not_applied}
-    for name, rule in suited.items():  # what either has reported, the other need not say again
-        twins = {twin: other.covers for twin, other in own.rules.items() if name in other.covers}
+    for name, rule in suited.items():  # a rule need not repeat what its twin reported
+        twins = {twin: other.covers for twin, other in run_rules.rules.items() if name in other.covers}
         suited[name] = replace(rule, covers=(*rule.covers, *twins, *chain(*twins.values())))
     rules = {
         name: replace(rule, fix={program: usable(text, run) for program, text in rule.fix.items()})
-        for name, rule in {**own.rules, **suited}.items()
+        for name, rule in {**run_rules.rules, **suited}.items()
     }
-    return replace(profile, metrics=own.metrics, rules=rules)
+    return replace(profile, metrics=run_rules.metrics, rules=rules)

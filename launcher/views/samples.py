@@ -18,29 +18,29 @@ from launcher.core.state import TrainingAnswer, training_answers
 from launcher.views.read import LogOrRun
 
 MOST = 10_000
-"""Answers of one step that are kept; of more the last."""
+"""Most answers of one step that are kept: the last ones."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which answers are looked for. A score that is no number is in no range."""
+    """A filter of answers. A score of NaN is in no range."""
 
     search: str = ""
     min_score: float = -math.inf
     max_score: float = math.inf
     group: int | None = None
-    """Of training steps."""
+    """Number of a training group within its step; implies answers of training steps."""
     training: bool = False
-    """Of training steps alone; else those to held-out prompts, and of training steps where there are none."""
+    """Only answers of training steps; else answers to held-out prompts, or of training steps where there are none."""
 
     @property
     def any(self) -> bool:
-        """Whether every answer of a step is wanted."""
+        """Whether the filter admits every answer of a step."""
         return replace(self, group=None, training=False) == Wanted()
 
     @property
     def kinds(self) -> tuple[bool, ...]:
-        """Whether answers are of training steps: the kinds to look for, one after the other."""
+        """The kinds of answers to look for, in this order: False for held-out prompts, True for training steps."""
         return (True,) if self.training or self.group is not None else (False, True)
 
     def has(self, sample: Sample) -> bool:
@@ -55,24 +55,24 @@ class Wanted:
 
 
 def choose_samples(events: Iterable[Event], step: int | None, wanted: Wanted) -> list[Sample]:
-    """The answers of a step, else those that are wanted, else those of the last step that has any. Raises `Problems`
-    where that step has none."""
-    found = {kind: deque[Sample](maxlen=MOST) for kind in wanted.kinds}
+    """The answers that `wanted` admits: of `step`, else of all steps if it is a filter, else of the last step that has
+    any. Raises `Problems` where `step` has none."""
+    samples_by_kind = {kind: deque[Sample](maxlen=MOST) for kind in wanted.kinds}
     steps = set[int]()
     for event in events:
         kind = isinstance(event, TrainingGroup)
-        for sample in _answers(event) if kind in found else ():
+        for sample in _answers(event) if kind in samples_by_kind else ():
             steps.add(sample.step)
-            mine = found[kind]
-            if step is None and wanted.any and mine and sample.step != mine[-1].step:
-                mine.clear()
+            samples = samples_by_kind[kind]
+            if step is None and wanted.any and samples and sample.step != samples[-1].step:
+                samples.clear()
             if step in (None, sample.step) and wanted.has(sample):
-                mine.append(sample)
+                samples.append(sample)
     if step is not None and step not in steps:
-        known = sorted(steps)
-        fix = f"use {' or '.join(map(str, known[-8:]))}" if known else "the log has no answers at all"
+        logged = sorted(steps)
+        fix = f"use {' or '.join(map(str, logged[-8:]))}" if logged else "the log has no answers at all"
         raise Problems(Problem(f"step {step}", "has no answers", fix, "not-found"))
-    return list(next(filter(None, found.values()), ()))
+    return list(next(filter(None, samples_by_kind.values()), ()))
 
 
 def _answers(event: Event) -> Iterable[Sample]:
@@ -90,30 +90,30 @@ def by_prompt(found: Iterable[Sample]) -> dict[str, list[Sample]]:
 
 def answers_of(source: LogOrRun, step: int | None, wanted: Wanted) -> dict[str, list[Sample]]:
     """The answers that `choose_samples` finds, by prompt. Raises `Problems` where there are none."""
-    if found := choose_samples(source.events(), step, wanted):
-        return by_prompt(found)
+    if samples := choose_samples(source.events(), step, wanted):
+        return by_prompt(samples)
     chosen = step is not None or not wanted.any or wanted.group is not None
-    got, fix = _cause(source)
+    reason, fix = _why_no_answers(source)
     fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
-    raise Problems(Problem(source.title, "no such answer" if chosen else f"no answers: {got}", fix, "not-found"))
+    raise Problems(Problem(source.title, "no such answer" if chosen else f"no answers: {reason}", fix, "not-found"))
 
 
 def evaluations_of(source: LogOrRun) -> list[Evaluation]:
-    """What each validation of an e-mail agent came to, in the order of the steps. Raises `Problems` where there is
+    """The result of each validation of an e-mail agent, in the order of the steps. Raises `Problems` where there is
     none."""
-    found, first = list[Evaluation](), None
+    evaluations, first = list[Evaluation](), None
     for event in source.events():
-        if isinstance(event, HeldOutEpisodes) and (one := evaluation_of(event, first)):
-            first = one.avg_reward if first is None else first
-            found.append(one)
-    if not found:
+        if isinstance(event, HeldOutEpisodes) and (evaluation := evaluation_of(event, first)):
+            first = evaluation.avg_reward if first is None else first
+            evaluations.append(evaluation)
+    if not evaluations:
         fix = "use a run with environment=email_search that has validated"
         raise Problems(Problem(source.title, "no evaluation of an e-mail agent", fix, "not-found"))
-    return found
+    return evaluations
 
 
-def _cause(source: LogOrRun) -> tuple[str, str]:
-    """Why a log has no answers, and what gives some."""
+def _why_no_answers(source: LogOrRun) -> tuple[str, str]:
+    """(why a log has no answers, how to get some)."""
     if source.log is not None:
         return "the log prints none", "a log with answers: verl prints them with trainer.log_val_generations"
     loaded = next((event for event in source.events() if isinstance(event, Loaded)), None)
@@ -129,11 +129,11 @@ class ChangedAnswer:
     before: Sample
     after: Sample
     scores: tuple[float, float]
-    """The means over the answers to it."""
+    """Mean score of the answers to the prompt, at each step."""
 
     @property
     def change(self) -> float:
-        """Of the score; 0 where that is no number."""
+        """Change of the mean score; 0 where it is not finite."""
         change = self.scores[1] - self.scores[0]
         return change if math.isfinite(change) else 0.0
 
@@ -157,7 +157,7 @@ def compare_samples(
         if prompt in new
     ]
     if not pairs and not every.training:
-        with suppress(Problems):  # one of the steps has answers of training alone
+        with suppress(Problems):  # one of the steps has only answers of training
             return compare_samples(events, steps, replace(wanted, training=True))
     if not pairs:
         fix = "use two steps with answers to the same prompts"
@@ -181,7 +181,7 @@ def changes_line(pairs: list[ChangedAnswer]) -> str:
 
 
 def changed_words(before: str, after: str) -> Iterator[tuple[Literal["same", "gone", "new"], str]]:
-    """The words of both texts in the order of the later one."""
+    """A diff of two texts by words: (same, gone or new; the words), in the order of the later text."""
     old, new = before.split(" "), after.split(" ")
     for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if what == "equal":

@@ -1,4 +1,4 @@
-"""What the forms of a log share while it is read: the numbers of its steps, and the answers that wait for one."""
+"""What the forms of a log share while it is read: its step numbers, and the answers that wait for their step."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from launcher.logs.forms.numbering import SUREST, Basis, Kind, Numbering
 from launcher.logs.forms.values import NUMBER, to_number
 from launcher.logs.forms.writers import Writers
 
-_OF_TRL = (
+_TRL_PREFIXES = (
     "learning_rate", "train/learning_rate", "completions/", "completion_length", "rewards/", "objective/",
     "eval_runtime", "train_runtime",
 )  # fmt: skip
-"""What the names of metrics begin with that the trainers of transformers and TRL log."""
+"""How metric names begin that the trainers of transformers and TRL log."""
 
 
 MOST_NAMES = 20_000
-"""Metrics that are read of one log."""
+"""Most metric names that are read from one log."""
 MANY_NAMES = "many-names"
-"""`rule` of the alert that says that some are left out."""
+"""`rule` of the alert that later names are left out."""
 
 
 class LineReading:
-    """Makes the events. `at` is the time that they get; `source` is the process that wrote the line, as Ray names it;
-    `last` is the last step, `bar` the count of the last bar of the training, and `header` the step of the heading."""
+    """Makes the events. `at` is their time; `source` is the process that wrote the line, as Ray names it; `last` is the
+    last step, `bar` the count of the last bar of the training, and `header` the step of the latest heading."""
 
     def __init__(self, at: float, basis: Basis | None) -> None:
         self.at = at
@@ -36,11 +36,11 @@ class LineReading:
         self.bar: int | None = None
         self.header: int | None = None
         self.steps = 0
-        """How many steps were made, but for plain step lines that follow each other."""
+        """Steps made so far, without those that `PlainSteps` reads."""
         self._names = set[str]()
-        self._left_out = 0
+        self._dropped = 0
         self.complete = False
-        """Whether the last bar is at its end."""
+        """Whether the progress reported last had reached its total."""
         self.answers = list[Mapping[str, str]]()
         self._progress: tuple[int, int, float | None, float | None] | None = None
 
@@ -53,29 +53,29 @@ class LineReading:
         return self.numbers.basis.rank == SUREST
 
     def step(self, step: int, metrics: dict[str, float]) -> Iterator[Event]:
-        """A step with the answers that waited for its number."""
+        """The events of a step: the answers that waited for its number, and the step."""
         self.steps += 1
         yield from self.samples(step)
         self.last = step
         yield Step(at=self.at, step=step, metrics=self.kept(metrics))
 
     def kept(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Without those whose names come after the first `MOST_NAMES`: a log with more is damaged."""
+        """`metrics` without names beyond the first `MOST_NAMES` of the log: a log with more is damaged."""
         if metrics.keys() <= self._names:
             return metrics
-        new, room = [name for name in metrics if name not in self._names], MOST_NAMES - len(self._names)
-        self._names.update(new[:room])
-        self._left_out += len(new[room:])
-        return {name: metrics[name] for name in metrics if name in self._names} if new[room:] else metrics
+        new_names, room = [name for name in metrics if name not in self._names], MOST_NAMES - len(self._names)
+        self._names.update(new_names[:room])
+        self._dropped += len(new_names[room:])
+        return {name: metrics[name] for name in metrics if name in self._names} if new_names[room:] else metrics
 
     def overfull(self) -> Iterator[Alert]:
-        """That metrics were left out."""
-        if self._left_out:
-            text = f"more than {MOST_NAMES:,} names of metrics; {self._left_out:,} values of later names are left out"
+        """An alert if metrics were left out."""
+        if self._dropped:
+            text = f"more than {MOST_NAMES:,} names of metrics; {self._dropped:,} values of later names are left out"
             yield Alert(at=self.at, step=self.last or 0, text=text, rule=MANY_NAMES)
 
     def samples(self, step: int | None = None) -> Iterator[Sample]:
-        """The answers that waited for the number of their step: by default they get that behind the last."""
+        """The answers that waited for the number of their step, by default the one after the last step."""
         if step is None:
             step = 0 if self.last is None else self.last + 1
         waiting, self.answers = self.answers, []
@@ -90,7 +90,7 @@ class LineReading:
             )  # fmt: skip
 
     def verl_step(self, step: int, metrics: dict[str, float], kind: Kind = "verl") -> Iterator[Event]:
-        """A step that its line names for sure, but for one of another training."""
+        """The events of a step line that surely names its step, unless it is of another training."""
         if self.is_rival(metrics, step):
             yield from self.notice()
             return
@@ -98,32 +98,32 @@ class LineReading:
         yield from self.step(step, metrics)
 
     def is_rival(self, metrics: dict[str, float], count: float | None) -> bool:
-        """Whether a step is of a process that another one, which is read, takes turns with."""
-        if later := self.writers.rival(self.source, metrics, count):
-            self.numbers.exclude(later)
-        return later == self.source != ""
+        """Whether a step is of a second training, whose process takes turns in the log with the one that is read."""
+        if rival := self.writers.rival(self.source, metrics, count):
+            self.numbers.exclude(rival)
+        return rival == self.source != ""
 
     def notice(self) -> Iterator[Event]:
-        """That the lines of the process are left out."""
+        """An alert that the lines of this process are left out."""
         return self.writers.notice(self.source, self.at, self.last or 0)
 
     def evaluation(self, metrics: dict[str, float], step: int | None = None) -> Iterator[Event]:
-        """Metrics of an evaluation or of the whole training belong to the last step, where they name none."""
+        """The step of metrics of an evaluation or of the whole training: the last one, unless `step` is given."""
         if self.kind == "unknown":
             self.numbers.admits(self.kind_of(metrics, 0), 0, None)
         if not self.sure:
             yield from self.step(self.numbers.reached(self.last, self.bar) if step is None else step, metrics)
 
     def kind_of(self, metrics: dict[str, float], rank: int) -> Kind:
-        """Of a dict: of TRL, or another trainer of transformers, or of a program that is not known; all that make the
-        steps of a log are of one."""
+        """The kind of a dict: `trl` for TRL and the trainers of transformers, else `dicts`; once dicts own the steps of
+        a log, all have the owner's kind."""
         owner = self.numbers.basis
         if owner.kind in ("trl", "dicts") and owner.rank == rank:
             return owner.kind
-        return "trl" if any(name.startswith(_OF_TRL) for name in metrics) else "dicts"
+        return "trl" if any(name.startswith(_TRL_PREFIXES) for name in metrics) else "dicts"
 
     def heading(self) -> int | None:
-        """The step that the heading above names; it is used once."""
+        """The step that the heading above names; a heading counts for one step only."""
         step, self.header = self.numbers.heading(self.header), None
         return step
 
@@ -131,20 +131,20 @@ class LineReading:
         self, step: int, steps: int, elapsed_s: float | None = None, left_s: float | None = None,
         per_step_s: float | None = None,
     ) -> Iterator[Event]:  # fmt: skip
-        """How far the log is, where its line says of how many steps."""
-        now = (step, steps, elapsed_s, left_s)
-        if steps > 0 and now != self._progress:
-            self._progress, self.complete = now, step >= steps
+        """A `LogProgress` event where the total is known and something changed."""
+        progress = (step, steps, elapsed_s, left_s)
+        if steps > 0 and progress != self._progress:
+            self._progress, self.complete = progress, step >= steps
             yield LogProgress(
                 at=self.at, step=step, steps=steps, elapsed_s=elapsed_s, left_s=left_s, per_step_s=per_step_s
             )
 
 
 class Form:
-    """A form of a log. The parser gives a line to the first form that claims it, and its `rest` to those behind."""
+    """A form of lines. The parser gives a line to the first form that claims it, and its `rest` to later forms."""
 
     ends_block = False
-    """Whether its lines end a block of names and numbers."""
+    """Whether its lines end a block of names and numbers (`blocks`)."""
 
     def __init__(self, reading: LineReading) -> None:
         self.reading = reading
@@ -159,5 +159,5 @@ class Form:
         raise NotImplementedError
 
     def finish(self) -> Iterator[Event]:
-        """The events of lines that waited for more: the log has ended."""
+        """The events of lines that waited for more lines, at the end of the log."""
         return iter(())
