@@ -1,4 +1,4 @@
-"""Opens what a name stands for: a run of ours, or a log that another program wrote."""
+"""Opens what a name stands for: a run of rlrun, or a log of another program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from launcher.runs.folder import Folder
 
 @dataclass(frozen=True)
 class LogAsFolder(Folder):
-    """A log in the place of a run's folder: it has a name, and none of a folder's files."""
+    """A log where a run's folder is expected: it has a name, and none of a folder's files."""
 
     title: str
 
@@ -39,12 +39,12 @@ class LogAsFolder(Folder):
 
 @dataclass(frozen=True)
 class LogOrRun:
-    """What a name stands for."""
+    """A log or a run, and how to read its events."""
 
     folder: Folder
     """The run's, or the log in its place."""
     kind: Kind
-    """`rlrun` of a run; of a log its form: in whose spelling settings are named."""
+    """`rlrun` for a run, the form for a log; it decides in whose spelling settings are named."""
     events: Callable[[], Iterator[Event]]
     """Reads all events from the beginning."""
     log: LogSource | None = None
@@ -56,7 +56,7 @@ class LogOrRun:
         return self.folder.name
 
     def steps(self, tell: OnMessage = lambda text: None) -> Iterator[Step]:
-        """Those that are read; `tell` is called where the steps of a second program, or metrics, are left out."""
+        """All steps; `tell` gets a message where steps of a second program, or metrics, are left out."""
         for event in self.events():
             if isinstance(event, Step):
                 yield event
@@ -68,7 +68,7 @@ class LogOrRun:
 
     @property
     def no_metrics(self) -> Problem:
-        """What to say where there is no step."""
+        """The problem to report where there is no step."""
         if self.log is None:
             return Problem(self.title, "the run has no step yet", "use rlrun status to see where it is", "not-found")
         got = "no line with metrics that is known here"
@@ -81,7 +81,7 @@ def run_in(folder: Folder) -> LogOrRun:
 
 
 def find(name: str, root: Path) -> LogOrRun:
-    """The log file of that path, `-` for standard input, or the run: its folder, project/experiment, or experiment.
+    """The log file at a path, `-` for standard input, or a run by its folder, project/experiment, or experiment.
     Raises `Problems` where there is neither."""
     stream = copied(name)
     path, title = stream or Path(name), "standard input" if name == "-" else name
@@ -107,9 +107,9 @@ def state_in(name: str) -> Path | None:
 
 
 def copied(name: str) -> Path | None:
-    """A copy, until the program ends, of what is piped in: `-`, and pipes such as `<(zcat a.log.gz)`. None where the
-    name is that of no stream. Only a pipe that a shell opened counts: any other may have no writer, and would be waited
-    for without end."""
+    """A temporary copy of piped input: `-`, or a pipe such as `<(zcat a.log.gz)`; it is removed when the program ends.
+    None for other names. Only pipes that a shell opened (/dev/...) are read: another may have no writer, and reading it
+    would never end."""
     try:
         if name != "-" and not (name.startswith("/dev/") and Path(name).is_fifo()):
             return None
@@ -126,26 +126,26 @@ def copied(name: str) -> Path | None:
 
 
 def not_found(name: str, root: Path) -> Problem:
-    """What to say of a name that is neither that of a log nor of a run."""
+    """The problem to report for a name that is neither of a log nor of a run."""
     try:
         if Path(name).is_dir() and (logs := logs_in(Path(name))):
             got = "a folder, and no run; it has logs"
-            named = [shlex.quote(str(log)) for log in (*logs[:8], *logs[8:][-1:])]
-            return Problem(short_repr(name), got, f"use {' or '.join(named)}", "not-found")
+            paths = [shlex.quote(str(log)) for log in (*logs[:8], *logs[8:][-1:])]
+            return Problem(short_repr(name), got, f"use {' or '.join(paths)}", "not-found")
     except (OSError, ValueError):
         pass
     try:
         store.find(name, root)
     except Problems as error:
-        known = error.problems[0].fix
+        run_fix = error.problems[0].fix
     got, fix = f"no log file, and no run of that name in {root}", "use the path of a log file, or the name of a run"
-    return Problem(short_repr(name), got, f"{fix}: {known}", "not-found")
+    return Problem(short_repr(name), got, f"{fix}: {run_fix}", "not-found")
 
 
 def logs_in(path: Path) -> list[Path]:
-    """Files of a folder that may be logs, and its state or that of its latest checkpoint, whichever is newer."""
+    """Files of a folder that may be logs, and its `trainer_state.json` or that of its latest checkpoint, if newer."""
     endings = (".log", ".out", ".err", ".txt", ".jsonl")
-    found = [file for file in islice(path.iterdir(), 1_000) if file.suffix in endings and file.is_file()]
+    logs = [file for file in islice(path.iterdir(), 1_000) if file.suffix in endings and file.is_file()]
     states = [*path.glob(f"checkpoint-*/{trainer_state.NAME}"), *path.glob(trainer_state.NAME)]
     states.sort(key=lambda file: file.stat().st_mtime)
-    return [*sorted(found), *states[-1:]]
+    return [*sorted(logs), *states[-1:]]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 BUCKETS = 240
-"""Most buckets of a curve that are kept; while it is read, twice as many."""
-LARGEST = 1e150  # of a value in a curve: sums and differences of larger ones would overflow
+"""Most buckets of a finished curve; while values are added, there are up to twice as many."""
+LARGEST = 1e150  # values are clipped to it, as sums and differences of larger ones may overflow
 
 
 @dataclass(slots=True)
@@ -29,16 +29,16 @@ class Bucket:
 
     @property
     def mean(self) -> float:
-        """Of the finite values; NaN of none."""
+        """Mean of the finite values; NaN without any."""
         return self.total / self.count if self.count else math.nan
 
     @property
     def step(self) -> float:
-        """Its middle."""
+        """The middle of its steps."""
         return (self.first + self.last) / 2
 
     def add(self, step: int, value: float) -> None:
-        """One more value; in place, as this runs for every metric of every step."""
+        """Add a value, in place, as this runs for every metric of every step."""
         self.last = step
         if not math.isfinite(value):
             self.lost += 1
@@ -50,8 +50,8 @@ class Bucket:
             self.high, self.high_step = value, step
 
     def merge(self, other: Bucket) -> Bucket:
-        """Both as one; `other` comes later."""
-        low, high = min(self, other, key=lambda each: each.low), max(self, other, key=lambda each: each.high)
+        """Both buckets as one; `other` is the later one."""
+        low, high = min(self, other, key=lambda bucket: bucket.low), max(self, other, key=lambda bucket: bucket.high)
         count, total, lost = self.count + other.count, self.total + other.total, self.lost + other.lost
         return Bucket(self.first, other.last, count, total, lost, low.low, low.low_step, high.high, high.high_step)
 
@@ -62,12 +62,12 @@ class Trace:
 
     buckets: list[Bucket] = field(default_factory=list)
     stride: int = 1
-    """Values that a whole bucket holds."""
+    """Values in a full bucket."""
     values: int = 0
     not_finite: int = 0
     first: float = math.nan
     latest: float = math.nan
-    """As it was logged, finite or not; `last` is the latest finite value."""
+    """The latest value, finite or not; `last` is the latest finite one."""
     last: float = math.nan
 
     def add(self, step: int, value: float) -> None:
@@ -82,21 +82,21 @@ class Trace:
             self.buckets.append(Bucket(step, step))
         self.buckets[-1].add(step, value)
         if len(self.buckets) > 2 * BUCKETS:
-            self._halve()
+            self._merge_pairs()
 
-    def _halve(self) -> None:
+    def _merge_pairs(self) -> None:
         pairs = zip(self.buckets[::2], [*self.buckets[1::2], None], strict=False)
-        self.buckets = [one.merge(other) if other else replace(one) for one, other in pairs]
+        self.buckets = [bucket.merge(following) if following else replace(bucket) for bucket, following in pairs]
         self.stride *= 2
 
     @property
     def count(self) -> int:
-        """Finite values."""
+        """Number of finite values."""
         return self.values - self.not_finite
 
     @property
     def mean(self) -> float:
-        """Of all finite values; NaN of none."""
+        """Mean of all finite values; NaN without any."""
         return math.fsum(bucket.total for bucket in self.buckets) / self.count if self.count else math.nan
 
     @property
@@ -122,22 +122,22 @@ class Trace:
         return [(bucket.step, bucket.mean) for bucket in self.buckets]
 
     def shown(self) -> list[Bucket]:
-        """At most BUCKETS with a finite value, for a plot."""
+        """At most BUCKETS buckets, each with a finite value, for a plot."""
         halved = replace(self, buckets=list(self.buckets))
         if len(self.buckets) > BUCKETS:
-            halved._halve()
+            halved._merge_pairs()
         return [bucket for bucket in halved.buckets if bucket.count]
 
     def ends(self, values: int = 10) -> tuple[float, float]:
-        """Means of about so many first and last values, at most half of all each; NaN of none."""
-        return _mean_of(self.buckets, min(values, self.count // 2)), self.late(min(values, self.count // 2))
+        """Means of about `values` first and last values, of at most half of all each; NaN without any."""
+        return _mean_of_values(self.buckets, min(values, self.count // 2)), self.late(min(values, self.count // 2))
 
     def late(self, values: int = 10) -> float:
-        """Mean of about so many last values: of whole buckets."""
-        return _mean_of(self.buckets[::-1], values)
+        """Mean of about `values` last values, as whole buckets count."""
+        return _mean_of_values(self.buckets[::-1], values)
 
 
-def _mean_of(buckets: Sequence[Bucket], values: int) -> float:
+def _mean_of_values(buckets: Sequence[Bucket], values: int) -> float:
     total, count = 0.0, 0
     for bucket in buckets:
         if count and count >= values:
@@ -147,7 +147,7 @@ def _mean_of(buckets: Sequence[Bucket], values: int) -> float:
 
 
 def shortened(values: Sequence[float], most: int) -> tuple[float, ...]:
-    """At most `most` means over neighbouring values, each of its finite ones; NaN where there is none."""
+    """At most `most` means over neighbouring finite values; NaN where none of the neighbours is finite."""
     edges = [round(i * len(values) / most) for i in range(most + 1)] if len(values) > most else range(len(values) + 1)
     parts = ([value for value in values[a:b] if math.isfinite(value)] for a, b in pairwise(edges))
     return tuple(math.fsum(value / len(part) for value in part) if part else math.nan for part in parts)

@@ -17,11 +17,11 @@ from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import MOST_STEPS, leading_number, to_number, unscaled
 
 LONGEST = 2**16
-"""Of a longer line only step lines, answers and dicts are read; a wrapped line is not longer."""
-_NOT_BEFORE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
-"""What does not stand before `step:`, as in `timing_s/step:41.0`."""
+"""Longer lines are read only as step lines, answers or dicts; a wrapped line is cut at this length."""
+_NAME_CHARACTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
+"""Characters before `step:` that make it a part of a name, as in `timing_s/step:41.0`."""
 _STEP = re.compile(r"(?<![A-Za-z_/])step:([0-9]{1,18}) - ")
-_COLONS = 6  # places at which the value of a name may begin
+_MAX_COLONS = 6  # colons in a part after which its value may begin
 
 
 def begins(text: str) -> bool:
@@ -30,42 +30,42 @@ def begins(text: str) -> bool:
 
 
 def plain(line: bytes, start: int) -> tuple[int, dict[str, float]] | None:
-    """Step and metrics of the line that begins at `start`; None where it has more than names and plain numbers."""
+    """(step, metrics) of the line that begins at `start`; None where it has more than names and plain numbers."""
     line, before = line[start:], line[start - 1 : start]
-    if b"(" in line or (before and before[0] in _NOT_BEFORE):  # np.float64(...), or a unit in a name
+    if b"(" in line or (before and before[0] in _NAME_CHARACTERS):  # np.float64(...), or a unit in a name
         return None
     try:
         metrics = loads(b"".join((b'{"', line.replace(b" - ", b' ,"').replace(b":", b'":'), b"}")))
         step = metrics.pop("step")
-        sum(metrics.values())  # raises where one is no number
+        sum(metrics.values())  # raises TypeError where one is not a number
     except (JSONDecodeError, TypeError, KeyError):
         return None
     return (step, metrics) if type(step) is int and 0 <= step < MOST_STEPS and metrics else None
 
 
 def parse(text: str) -> list[tuple[int, dict[str, float]]]:
-    """Steps and metrics of all step lines in a line of text, whatever stands before and behind them."""
-    found = list(_STEP.finditer(text))
-    ends = [match.start() for match in found[1:]] + [len(text)] * bool(found)
-    return [(int(match[1]), metrics_of(text[match.end() : end])) for match, end in zip(found, ends, strict=True)]
+    """(step, metrics) of each step line within a line of text."""
+    matches = list(_STEP.finditer(text))
+    ends = [match.start() for match in matches[1:]] + [len(text)] * bool(matches)
+    return [(int(match[1]), metrics_of(text[match.end() : end])) for match, end in zip(matches, ends, strict=True)]
 
 
 def metrics_of(text: str) -> dict[str, float]:
-    """`a/b:0.5 - c:np.float64(1.0) - d:nan`; what has no number is left out."""
-    found = dict[str, float]()
+    """Metrics in `a/b:0.5 - c:np.float64(1.0) - d:nan`; parts without a number are left out."""
+    metrics = dict[str, float]()
     for part in text.split(" - "):
-        if pair := _pair(part.strip()):
+        if pair := _read_pair(part.strip()):
             name, value = unscaled(*pair)
-            found[name] = value
-    return found
+            metrics[name] = value
+    return metrics
 
 
-def _pair(part: str) -> tuple[str, float] | None:
+def _read_pair(part: str) -> tuple[str, float] | None:
     name, _, text = part.rpartition(":")
     if name and (value := to_number(text)) is not None:
         return name.strip(), value
     place = -1
-    for _ in range(_COLONS):  # something stands behind the value: `0.5Training Progress: 33%|`
+    for _ in range(_MAX_COLONS):  # with text behind the value: `0.5Training Progress: 33%|`
         if (place := part.find(":", place + 1)) < 1:
             return None
         if number := leading_number(part[place + 1 : place + 200].lstrip()):
@@ -74,51 +74,51 @@ def _pair(part: str) -> tuple[str, float] | None:
 
 
 def line_of(step: int, metrics: Mapping[str, float]) -> str:
-    """A step line with all digits."""
+    """The step line of a step, with all digits of its values."""
     return " - ".join([f"step:{step}", *(f"{name}:{value!r}" for name, value in metrics.items())])
 
 
 class PlainSteps:
-    """Step lines of the process that wrote the last step: nothing but their number changes what is known."""
+    """Reads plain step lines of the process that wrote the last step, without the forms."""
 
     def __init__(self, reading: LineReading) -> None:
         self._reading = reading
-        self._prefix = b""  # what Ray put before the last step
-        self._before: bytes | None = None  # what was seen before a step of the same process
+        self._source_prefix = b""  # what Ray printed before the last step line
+        self._known_prefix: bytes | None = None  # text before an earlier step line of the same process
 
     def take(self, line: bytes) -> tuple[int, dict[str, float]] | None:
-        """Step and metrics; None of a line that the forms have to read."""
+        """(step, metrics); None for a line that the forms have to read."""
         start = line.find(b"step:")
         if start < 0 or not self._reading.sure:
             return None
         before = line[:start]
-        if before != self._before and not self._goes_on(before):
+        if before != self._known_prefix and not self._same_process(before):
             return None
-        if found := plain(line, start):
-            self._before, self._reading.last = before, found[0]
-        return found
+        if numbered := plain(line, start):
+            self._known_prefix, self._reading.last = before, numbered[0]
+        return numbered
 
     def follow(self, line: bytes) -> None:
-        """The line made a step; those that go on like it are of its process."""
+        """Take the process of this line, which made a step, as the one whose step lines `take` reads."""
         start = line.find(b"step:")
         if start >= 0:
-            self._prefix = line[max(line.rfind(b"(", 0, start), 0) : start] if self._reading.source else b""
-            self._before = None
+            self._source_prefix = line[max(line.rfind(b"(", 0, start), 0) : start] if self._reading.source else b""
+            self._known_prefix = None
 
-    def _goes_on(self, before: bytes) -> bool:
-        same = before.endswith(self._prefix) if self._prefix else b"pid=" not in before
+    def _same_process(self, before: bytes) -> bool:
+        same = before.endswith(self._source_prefix) if self._source_prefix else b"pid=" not in before
         return same and len(before) < 100 and b"%|" not in before and b"{" not in before
 
 
 class StepLines(Form):
-    """A line that ends with ` -` goes on in the next lines."""
+    """Step lines; one that ends with ` -` continues on the next line."""
 
     ends_block = True
     _wrapped = ""
 
     @property
     def open(self) -> bool:
-        """Whether a line goes on."""
+        """Whether a step line continues on the next line."""
         return bool(self._wrapped)
 
     def claims(self, line: str) -> bool:
@@ -128,20 +128,20 @@ class StepLines(Form):
         self.rest = ""
         if self._wrapped and begins(line):
             yield from self.finish()
-        whole = f"{self._wrapped} {line.strip()}" if self._wrapped else line
-        if line.rstrip().endswith(" -") and len(whole) < LONGEST:
-            self._wrapped = whole
+        joined = f"{self._wrapped} {line.strip()}" if self._wrapped else line
+        if line.rstrip().endswith(" -") and len(joined) < LONGEST:
+            self._wrapped = joined
             return
         start = max(line.find("step:"), 0)
-        found = None if self._wrapped else plain(line.encode(), len(line[:start].encode()))
+        step = None if self._wrapped else plain(line.encode(), len(line[:start].encode()))
         self._wrapped = ""
-        yield from self._steps([found] if found else parse(whole))
-        if MARK in whole:
-            self.rest = whole
+        yield from self._steps([step] if step else parse(joined))
+        if MARK in joined:
+            self.rest = joined
 
     def finish(self) -> Iterator[Event]:
-        whole, self._wrapped = self._wrapped, ""
-        return self._steps(parse(whole))
+        joined, self._wrapped = self._wrapped, ""
+        return self._steps(parse(joined))
 
     def _steps(self, steps: list[tuple[int, dict[str, float]]]) -> Iterator[Event]:
         for step, metrics in steps:
