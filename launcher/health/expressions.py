@@ -1,11 +1,11 @@
-"""Conditions of health rules: a small part of Python over the metrics so far, and over a run's settings.
+"""Conditions of health rules: a small subset of Python over the metrics so far and a run's settings.
 
     mean(entropy, 2) >= max(1, 4 * first(entropy, 3)) and not rose(reward)
     run.data.shuffle and not run.solved and fell(reward)
 
-A metric's name stands in a call; `run.` is followed by a setting, or by a fact of `run_facts`. Numbers, texts,
-comparisons, `and`, `or`, `not` and arithmetic are Python's. A comparison of what is not known is false, so `not` of it
-is true: of a metric that the log does not have, or has too few values of, and of a setting that the run does not have.
+A metric's name is an argument of a call; `run.` is followed by a setting, or by a fact of `run_facts`. Numbers, texts,
+comparisons, `and`, `or`, `not` and arithmetic are Python's. A comparison with an unknown value is false, so `not` of it
+is true: a metric that is not in the log or has too few values there, or a setting that the run does not have.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _NODES = (
 LONGEST = 1000  # characters; a condition is a line
 PLAIN: Mapping[str, Callable[..., float]] = {"max": max, "min": min, "abs": abs}
 METRICS = ("metric", "self", "other", "third")
-"""Parameters of functions that take a metric's name; they come first."""
-_COMPARE, _RUN = "_compare", "_run"  # names that no metric has
+"""Parameters that take a metric; they are the first ones of a function."""
+_COMPARE, _RUN = "_compare", "_run"  # reserved names
 
 
 class _Guard(ast.NodeTransformer):
-    """Makes of `a < b` a call that is false where a value is unknown, and of `run.a.b` a call that looks it up."""
+    """Turns `a < b` into a call that is false where a value is unknown, and `run.a.b` into a call that looks it up."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
-        nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-        late = ast.Lambda(args=nothing, body=node)
-        return ast.Call(func=ast.Name(id=_COMPARE, ctx=ast.Load()), args=[late], keywords=[])
+        no_arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+        comparison = ast.Lambda(args=no_arguments, body=node)
+        return ast.Call(func=ast.Name(id=_COMPARE, ctx=ast.Load()), args=[comparison], keywords=[])
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         path = ast.Constant(ast.unparse(node).removeprefix("run."))
@@ -45,7 +45,7 @@ class _Guard(ast.NodeTransformer):
 
 
 class _Checker(ast.NodeVisitor):
-    """Raises `ValueError` for what a condition must not hold."""
+    """Raises `ValueError` for anything that is not allowed in a condition."""
 
     def __init__(
         self, text: str, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None
@@ -68,10 +68,10 @@ class _Checker(ast.NodeVisitor):
             self.refuse(f"{node.value!r} is no number")
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        of_run = any(isinstance(each, ast.Attribute) for each in ast.walk(node))  # its values may be texts
-        for each in ast.iter_child_nodes(node):
-            if not (of_run and isinstance(each, ast.Constant)):
-                self.visit(each)
+        of_run = any(isinstance(child, ast.Attribute) for child in ast.walk(node))  # a setting may be a text
+        for child in ast.iter_child_nodes(node):
+            if not (of_run and isinstance(child, ast.Constant)):
+                self.visit(child)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         head, *names = ast.unparse(node).split(".")
@@ -83,32 +83,32 @@ class _Checker(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         if not isinstance(node.func, ast.Name) or node.keywords:
             self.refuse("only plain calls such as mean(reward, 3) are allowed")
-        name, takes = node.func.id, 0
+        name, metric_count = node.func.id, 0
         if name not in self.functions:
             self.refuse(f"unknown function {name}; use one of {', '.join(sorted(self.functions))}")
         if name in PLAIN and len(node.args) < (1 if name == "abs" else 2):
             self.refuse(f"{name} has too few arguments")
         if name not in PLAIN:
             parameters = signature(self.functions[name])
-            takes = sum(each in METRICS for each in parameters.parameters)
+            metric_count = sum(parameter in METRICS for parameter in parameters.parameters)
             try:
                 parameters.bind(*node.args)
             except TypeError as error:
                 self.refuse(f"{name}: {error}")
-        for each in node.args[:takes]:
-            if not (isinstance(each, ast.Name) and each.id in self.metrics):
-                known = ", ".join(sorted(self.metrics))
-                needs = f"{name} needs a metric, got {ast.unparse(each)}"
-                self.refuse(f"{needs}; use one of {known}, or name it under metrics")
-        for each in node.args[takes:]:
-            self.visit(each)
+        for argument in node.args[:metric_count]:
+            if not (isinstance(argument, ast.Name) and argument.id in self.metrics):
+                metrics = ", ".join(sorted(self.metrics))
+                needs = f"{name} needs a metric, got {ast.unparse(argument)}"
+                self.refuse(f"{needs}; use one of {metrics}, or name it under metrics")
+        for argument in node.args[metric_count:]:
+            self.visit(argument)
 
 
 def parse_condition(
     text: str, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None = None
 ) -> CodeType:
-    """Code for `evaluate`; `run` are the names that may stand behind `run.`, None stands for any. Raises `ValueError`
-    that says what is not allowed, or which name is unknown."""
+    """Code for `evaluate`; `run` are the names that may follow `run.`, None allows any. Raises `ValueError` that says
+    what is not allowed, or which name is unknown."""
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text)} characters; expected at most {LONGEST}")
     try:
@@ -119,20 +119,20 @@ def parse_condition(
     return compile(ast.fix_missing_locations(_Guard().visit(tree)), "<health rule>", "eval")
 
 
-def _compare(late: Callable[[], bool]) -> bool:
+def _compare(comparison: Callable[[], bool]) -> bool:
     try:
-        return late()
+        return comparison()
     except UnknownValue:
         return False
 
 
 def namespace(named: Mapping[str, Any], run: Callable[[str], Any]) -> dict[str, Any]:
-    """What a condition may name, functions and metrics, for `evaluate`; `run` gives the value behind `run.`."""
+    """The functions and metrics that a condition may name, for `evaluate`; `run` returns the value behind `run.`."""
     return {"__builtins__": {}, _COMPARE: _compare, _RUN: run, **named}
 
 
 def evaluate(code: CodeType, names: dict[str, Any]) -> Any:
-    """The value of a parsed condition. Raises `UnknownValue` where it is no comparison and a value is unknown."""
+    """The value of a parsed condition. Raises `UnknownValue` where an unknown value is outside of a comparison."""
     try:
         return eval(code, names)
     except (ZeroDivisionError, OverflowError, TypeError) as error:

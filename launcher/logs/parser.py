@@ -1,7 +1,7 @@
-"""One event stream from the lines of any log: which form a line has is decided line by line, as logs mix them.
+"""One event stream from the lines of any log: the form is decided line by line, as logs mix forms.
 
-Steps come in the order of the log; which lines make them says `numbering`. Between step lines that follow each other,
-only the latest progress bar is reported. Nothing here raises: what cannot be read is passed over.
+Steps come in the order of the log; `numbering` decides which lines make them. Between adjacent step lines only the
+latest progress bar is reported. Nothing here raises: what cannot be read is skipped.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from launcher.logs.forms.tables import Tables
 from launcher.logs.tracebacks import LogErrors
 
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
-_NOTHING = re.compile(rb"(?!\[|\xe2[\x94\x95]|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch
-"""Whether a line has none of the marks that all forms have one of: these, and some at its beginning."""
-_CARD = re.compile(r"device memory used/total \(GB\): [0-9.]{1,20}/([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.IGNORECASE)
-"""What verl prints of the GPU while it loads a model."""
-_OF_TABLES = b"tep", b"poch", b"</t"
-"""What a header has, or a heading, or a row of HTML, also without such a mark."""
+_UNMARKED = re.compile(rb"(?!\[|\xe2[\x94\x95]|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch
+"""Matches lines without any mark that a form needs, at the beginning or elsewhere."""
+_GPU_MEMORY = re.compile(r"device memory used/total \(GB\): [0-9.]{1,20}/([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.IGNORECASE)
+"""The memory of the GPU, which verl prints while it loads a model."""
+_TABLE_MARKS = b"tep", b"poch", b"</t"
+"""What headers of tables, headings and rows of HTML contain, which may have no other mark."""
 
 
 class _Overlong(Form):
-    """A line that only step lines, answers and dicts are as long as."""
+    """A line that is too long for any form but step lines, answers and dicts: it is skipped."""
 
     def claims(self, line: str) -> bool:
         return len(line) > LONGEST and "{" not in line
@@ -43,8 +43,8 @@ class _Overlong(Form):
 
 
 class LogParser:
-    """Reads lines in order. `at` is the time that events get: logs rarely name one. `basis` is what is known of its
-    numbers from an earlier reading."""
+    """Reads lines in order. `at` is the time of all events, as logs rarely name one. `basis` is how the steps are
+    numbered, if known from an earlier reading."""
 
     def __init__(self, at: float = 0.0, basis: Basis | None = None) -> None:
         self.reading = reading = LineReading(at, basis)
@@ -54,40 +54,40 @@ class LogParser:
         self._forms: Sequence[Form] = (
             self._steps, self._answers, self._broken, _Overlong(reading), ProgressBars(reading), MetricDicts(reading),
         )  # fmt: skip
-        self._loose: Sequence[Form] = (
+        self._loose_forms: Sequence[Form] = (
             BesideSteps(reading), NamedSteps(reading), self._tables, Headings(reading), self._blocks,
         )  # fmt: skip
-        self._plain = PlainSteps(reading)
-        self._wrapper, self._card = Wrapper(), False
+        self._plain_steps = PlainSteps(reading)
+        self._wrapper, self._gpu_memory_seen = Wrapper(), False
 
     @property
     def error(self) -> Alert | None:
         return self._errors.alert()
 
     def feed(self, text: bytes) -> Iterator[Event]:
-        """The events of whole lines. Most of a large log is step lines with a bar between them: while nothing waits,
-        these go by the forms."""
-        bar, drawn, settled = b"", False, self._settled
+        """The events of whole lines. Most of a large log is step lines with a bar between them: while nothing is
+        pending, these are read without the forms."""
+        bar, bar_held, fast = b"", False, self._nothing_pending
         for raw in text.splitlines():
-            if settled:
-                if found := self._plain.take(raw):
-                    drawn = False
-                    yield Step(at=self.reading.at, step=found[0], metrics=self.reading.kept(found[1]))
+            if fast:
+                if numbered := self._plain_steps.take(raw):
+                    bar_held = False
+                    yield Step(at=self.reading.at, step=numbered[0], metrics=self.reading.kept(numbered[1]))
                     continue
-                if _NOTHING(raw) and not any(mark in raw for mark in _OF_TABLES):
+                if _UNMARKED(raw) and not any(mark in raw for mark in _TABLE_MARKS):
                     continue
-                if not drawn and self.reading.sure and raw.endswith(b"it]") and b"{" not in raw:
-                    bar, drawn = raw, True
+                if not bar_held and self.reading.sure and raw.endswith(b"it]") and b"{" not in raw:
+                    bar, bar_held = raw, True
                     continue
             for line in (bar, raw) if bar else (raw,):
-                yield from self._line(line)
-            bar, drawn, settled = b"", False, self._settled
+                yield from self._read_line(line)
+            bar, bar_held, fast = b"", False, self._nothing_pending
         if bar:
-            yield from self._line(bar)
+            yield from self._read_line(bar)
 
     def finish(self) -> Iterator[Event]:
-        """The events that waited for more lines: the log has ended."""
-        for form in (*self._forms, *self._loose):
+        """The events that waited for more lines, at the end of the log."""
+        for form in (*self._forms, *self._loose_forms):
             yield from form.finish()
         yield from self.reading.samples()
         yield from self.reading.overfull()
@@ -95,15 +95,15 @@ class LogParser:
             yield self.error
 
     @property
-    def _settled(self) -> bool:
-        """Whether nothing waits for the number of a step, or is ended by one."""
+    def _nothing_pending(self) -> bool:
+        """Whether nothing waits for the number of a step or is ended by a step."""
         if self.reading.answers or self._answers.open or self.reading.kind == "unknown":
             return False
         forms = self._errors, self._blocks, self._broken, self._steps, self._tables
         return not any(form.open for form in forms)
 
-    def _line(self, raw: bytes) -> Iterator[Event]:
-        """The first form that claims a line takes it; what claims none is another program's talk."""
+    def _read_line(self, raw: bytes) -> Iterator[Event]:
+        """The events of a line, by the first form that claims it; a line that none claims is other output."""
         reading, quoted = self.reading, self._answers.open
         text, reading.source = without_source(self._wrapper.without(raw.decode("utf-8", "replace"), quoted))
         if reading.source in reading.writers.excluded:
@@ -112,18 +112,18 @@ class LogParser:
         if "[repeated " in text:
             text = _REPEATED.sub("", text)
         self._errors.watch(text, quoted)
-        if "emory" in text and not self._card and (card := _CARD.search(text)):
-            self._card = True
-            yield from reading.step(reading.last or 0, {"perf/gpu_memory_total_gb": float(card[1])})
+        if "emory" in text and not self._gpu_memory_seen and (match := _GPU_MEMORY.search(text)):
+            self._gpu_memory_seen = True
+            yield from reading.step(reading.last or 0, {"perf/gpu_memory_total_gb": float(match[1])})
         steps = reading.steps
-        rest = yield from self._take(self._forms, text)
+        rest = yield from self._take_by(self._forms, text)
         if rest and not reading.sure:
-            yield from self._take(self._loose, without_prefix(rest))
+            yield from self._take_by(self._loose_forms, without_prefix(rest))
         if reading.steps > steps:
-            self._plain.follow(raw)
+            self._plain_steps.follow(raw)
 
-    def _take(self, forms: Sequence[Form], text: str) -> Generator[Event, None, str]:
-        """Yields the events of a line; returns what no form took."""
+    def _take_by(self, forms: Sequence[Form], text: str) -> Generator[Event, None, str]:
+        """Yields the events of a line; returns the rest of it that no form took."""
         for form in forms:
             if form.claims(text):
                 if form.ends_block:

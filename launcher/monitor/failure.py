@@ -18,13 +18,13 @@ TAIL_BYTES, TAIL_LINES = 2**18, 60  # of a process's log
 
 @dataclass(frozen=True)
 class Cause:
-    """A kind of fault."""
+    """A kind of fault, and how often it is retried."""
 
     name: str
     most: int | None = None
-    """Restarts for it in a row; None: as many as `trainer.max_restarts` says."""
+    """Most restarts for it in a row; None: `trainer.max_restarts`."""
     marks: str = ""
-    """What the last output of a process matches that fails by it."""
+    """Pattern of the last output of a process that fails by it."""
     fix: str = ""
     """What to do about it."""
 
@@ -49,14 +49,14 @@ DISK = Cause("disk", 0, r"No space left on device|Disk quota exceeded", "free sp
 NUMBERS = Cause("numbers", 0)  # not retried: it would happen again
 CONFIGURATION = Cause("configuration", 0)
 CODE = Cause("code", 0)
-MARKED = (GPU_MEMORY, MEMORY, DISK, GPU, CONNECTION)  # in this order
+MARKED = (GPU_MEMORY, MEMORY, DISK, GPU, CONNECTION)  # searched in this order
 KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Signals after which a process has not logged a reason; one that aborts (SIGABRT) usually has."""
+"""Signals that leave no time to log a reason; a process that aborts (SIGABRT) usually logged one."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """What one process left."""
+    """The exit code and the last output of one process."""
 
     rank: int
     code: int | None
@@ -76,7 +76,7 @@ class FailureDiagnosis:
 
 
 def diagnose(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: int) -> FailureDiagnosis:
-    """The cause; where processes lost a connection, that of the process at its other end.
+    """The cause; where the first failure is a lost connection, the cause of the process at its other end.
 
     `oom_kills` is how many processes the kernel has killed on this machine since they began, for lack of memory.
     """
@@ -86,9 +86,9 @@ def diagnose(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: 
     cause = _cause_of(failed, oom_kills)
     if cause is CONNECTION:
         for other in others:
-            found = _cause_of(other, 0) if other.crash or other.last else CONNECTION
-            if found not in (CONNECTION, CODE) or (found is CODE and other.crash):
-                failed, cause = other, found
+            other_cause = _cause_of(other, 0) if other.crash or other.last else CONNECTION
+            if other_cause not in (CONNECTION, CODE) or (other_cause is CODE and other.crash):
+                failed, cause = other, other_cause
                 break
     return FailureDiagnosis(cause, failed.rank, f"rank {failed.rank}: {_message(failed, cause)}", failed.crash)
 
@@ -100,8 +100,8 @@ def _cause_of(left: Left, oom_kills: int) -> Cause:
     if crash is None and -code in KILLS:
         return MEMORY if code == -signal.SIGKILL and oom_kills else KILLED
     text = "\n".join(crash.lines if crash else left.last)
-    unmarked = KILLED if code < 0 and not crash else CONFIGURATION if code == 2 else CODE
-    return next((cause for cause in MARKED if re.search(cause.marks, text)), unmarked)
+    default = KILLED if code < 0 and not crash else CONFIGURATION if code == 2 else CODE
+    return next((cause for cause in MARKED if re.search(cause.marks, text)), default)
 
 
 def _message(left: Left, cause: Cause) -> str:
@@ -119,12 +119,12 @@ def _message(left: Left, cause: Cause) -> str:
 
 
 def left_by(rank: int, code: int | None, log: Path, reader: EventReader) -> Left:
-    """From the end of its log; `reader` makes events of the lines."""
+    """What the end of a process's log says; `reader` parses events from its lines."""
     try:
         with open_file(log) as file:
             begin = max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0)
             file.seek(begin)
-            lines = file.read().decode("utf-8", "replace").split("\n")[1 if begin else 0 :]  # the first may be half
+            lines = file.read().decode("utf-8", "replace").split("\n")[1 if begin else 0 :]  # the first line may be cut
     except OSError:
         return Left(rank, code)
     crash, last = None, list[str]()

@@ -16,17 +16,17 @@ from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import is_measurement, leading_number, unscaled
 
 MARK = "%|"
-_LONGEST = 4_000  # characters of a bar
+_MAX_BAR = 4_000  # characters of a bar
 _COUNT = re.compile(r"\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[")
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
 _EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})(?:/([0-9]{1,9}))?", re.IGNORECASE)
-_IN_TITLE = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})\)?$")
+_TITLE_METRIC = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})\)?$")
 _TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What one drawing of a bar says. It counts to `total`, in an epoch where its title names one."""
+    """One drawing of a bar. It counts up to `total`, within `epoch` if its title names one."""
 
     title: str
     count: int
@@ -38,11 +38,11 @@ class Bar:
     per_step_s: float | None
     metrics: dict[str, float]
     end: int
-    """Where the text goes on behind it."""
+    """Index of the text behind the bar."""
 
     @property
     def of_training(self) -> bool:
-        """Whether it may count training steps, and not files, rows or batches of an evaluation."""
+        """Whether it may count training steps, rather than files, rows or batches of an evaluation."""
         title = self.title.casefold()
         return not title or any(word in title for word in _TRAINING)
 
@@ -51,19 +51,19 @@ def bars(text: str) -> Iterator[Bar]:
     """The bars of a line, from left to right."""
     begin = 0
     while (mark := text.find(MARK, begin)) >= 0:
-        bar = _bar(text, begin, mark)
+        bar = _read_bar(text, begin, mark)
         if bar:
             yield bar
         begin = bar.end if bar else mark + len(MARK)
 
 
-def _bar(text: str, begin: int, mark: int) -> Bar | None:
-    shown = text[mark + 1 : mark + _LONGEST]  # from the first |
-    edge = shown.find("|", 1)
-    count = _COUNT.match(shown, edge) if edge > 0 else None
+def _read_bar(text: str, begin: int, mark: int) -> Bar | None:
+    bar_text = text[mark + 1 : mark + _MAX_BAR]  # from the first |
+    edge = bar_text.find("|", 1)
+    count = _COUNT.match(bar_text, edge) if edge > 0 else None
     if count is None:
         return None
-    inside, closed, _ = shown[count.end() :].partition("]")
+    inside, closed, _ = bar_text[count.end() :].partition("]")
     clock, *parts = inside.split(", ")
     elapsed, _, left = clock.partition("<")
     metrics = dict[str, float]()
@@ -74,11 +74,11 @@ def _bar(text: str, begin: int, mark: int) -> Bar | None:
             name, scaled = unscaled(name.strip(), number[0])
             metrics[name] = scaled
     title = text[max(begin, mark - 200) : mark].rstrip("0123456789").rstrip(" :\t")
-    named = _IN_TITLE.search(title)
-    if named and is_measurement(named[1]) and (number := leading_number(named[2])):
-        metrics.setdefault(named[1], number[0])
-    found = _EPOCH.search(title)
-    epoch, epochs = (int(found[1]), int(found[2] or 1)) if found else (None, 1)
+    title_metric = _TITLE_METRIC.search(title)
+    if title_metric and is_measurement(title_metric[1]) and (number := leading_number(title_metric[2])):
+        metrics.setdefault(title_metric[1], number[0])
+    epoch_match = _EPOCH.search(title)
+    epoch, epochs = (int(epoch_match[1]), int(epoch_match[2] or 1)) if epoch_match else (None, 1)
     return Bar(
         title.strip(), int(count[1]), int(count[2]), epoch, epochs,
         _seconds(elapsed), _seconds(left), _pace(rate), metrics, mark + 1 + count.end() + len(inside) + len(closed),
@@ -97,7 +97,7 @@ def _seconds(clock: str) -> float | None:
 
 
 def _pace(rate: re.Match[str] | None) -> float | None:
-    """Seconds for one, of `55.72s/it` or `2.5it/s`."""
+    """Seconds per step of `55.72s/it` or `2.5it/s`."""
     number = leading_number(rate[1]) if rate else None
     if rate is None or number is None or not number[0]:
         return None
@@ -107,13 +107,13 @@ def _pace(rate: re.Match[str] | None) -> float | None:
 
 
 class ProgressBars(Form):
-    """Steps and progress of the bars on a line; what stands behind the last is left."""
+    """Steps and progress of the bars on a line; the text behind the last bar is left to other forms."""
 
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._epochs = Epochs()
 
-    _untitled = 0  # total of the first bar without a title
+    _untitled_total = 0  # total of the first bar without a title
     _drawn: tuple[int, dict[str, float]] | None = None
 
     def claims(self, line: str) -> bool:
@@ -123,15 +123,15 @@ class ProgressBars(Form):
         end = 0
         for bar in bars(line):
             end = bar.end
-            if not bar.title and not self._untitled:
-                self._untitled = bar.total
+            if not bar.title and not self._untitled_total:
+                self._untitled_total = bar.total
             step = self._epochs.step(bar.count, bar.total, bar.epoch, anew=True)
             if (step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
                 self._drawn = step, bar.metrics
                 if self.reading.numbers.admits("bars", NAMED, step):
                     pace = {} if bar.per_step_s is None else {"s/it": bar.per_step_s}
                     yield from self.reading.step(step, pace | bar.metrics)
-            if bar.of_training and (bar.title or bar.total == self._untitled):
+            if bar.of_training and (bar.title or bar.total == self._untitled_total):
                 self.reading.bar = step
                 yield from self.reading.progress(
                     step, bar.total * bar.epochs, bar.elapsed_s, bar.left_s, bar.per_step_s
