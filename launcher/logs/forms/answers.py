@@ -19,12 +19,12 @@ from launcher.logs.forms.values import to_number
 
 _BEGIN = "[prompt]"
 _MARK = re.compile(r"\[(prompt|response|ground_truth|score)\] ?")
-_LONGEST = 2**22  # characters of one answer; beyond, it was none
-_MOST = 2_000  # answers that wait for the number of their step
+_MAX_CHARACTERS = 2**22  # most characters of one answer; longer text is not an answer
+_MAX_WAITING = 2_000  # most answers that wait for the number of their step
 
 
 class Answers(Form):
-    """Puts printed answers together. verl prints them before the line of the step that they belong to."""
+    """Joins the lines of printed answers. verl prints them before the line of the step that they belong to."""
 
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
@@ -36,11 +36,11 @@ class Answers(Form):
 
     @property
     def open(self) -> bool:
-        """Whether an answer has begun and has no score yet. A step ends it: something else began."""
-        return self._field != "" and self._steps == self.reading.steps and self._size <= _LONGEST
+        """Whether an answer has begun whose score was not read yet; a step ends it."""
+        return self._field != "" and self._steps == self.reading.steps and self._size <= _MAX_CHARACTERS
 
     def claims(self, line: str) -> bool:
-        """Another process than the one that began to print may write in between."""
+        """Lines of other processes than the one that began the answer do not belong to it."""
         return line.startswith(_BEGIN) or (self.open and self.reading.source == self._source)
 
     def take(self, line: str) -> Iterator[Event]:
@@ -56,12 +56,12 @@ class Answers(Form):
         if self._field == "score":
             self.reading.answers.append({name: "\n".join(lines).rstrip() for name, lines in self._fields.items()})
             self._field = ""
-        if len(self.reading.answers) >= _MOST:
+        if len(self.reading.answers) >= _MAX_WAITING:
             yield from self.reading.samples()
 
 
 def from_dict(node: Mapping[str, Any], at: float) -> Sample | None:
-    """The answer of a line of verl's `validation_data_dir` or `rollout_data_dir`; None where it is no such line."""
+    """The answer on a line of verl's `validation_data_dir` or `rollout_data_dir`; None for other lines."""
     prompt, response = node.get("input", node.get("prompt")), node.get("output", node.get("response"))
     score = node.get("score", node.get("reward"))
     if not isinstance(prompt, str) or not isinstance(response, str) or isinstance(score, bool):

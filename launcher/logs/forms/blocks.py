@@ -22,54 +22,54 @@ _BLOCK = re.compile(
 _TITLE = re.compile(
     r"[^\w*#=]{0,12}(?:[A-Za-z]{1,20} ){0,2}(?:timings?|performance|metrics|memory|throughput):\s{0,8}", re.I
 )
-"""Of a further part of a block: `Timing:`."""
-_OF_EVALUATION = re.compile(
+"""The title of a further part of a block: `Timing:`."""
+_EVALUATION_TITLE = re.compile(
     r"[^\w*#=]{0,12}(?:validation|evaluation|eval|test) (?:results|metrics|scores):\s{0,8}", re.I
 )
 """The title of a block whose metrics are of an evaluation."""
 _SHARE = re.compile(r" ?\([0-9.]{1,8} ?%\)$")
 _MARK = re.compile("[:=：]")
-_FIRST = frozenset("0123456789+-.nNiI")  # what a number begins with
-_BLOCK_LINE = 300  # most characters
+_NUMBER_STARTS = frozenset("0123456789+-.nNiI")  # first characters of a number
+_MAX_LINE = 300  # most characters of a line of a block
 _UNITS = frozenset(["", "s", "ms", "%", "gb", "gib", "mb", "tokens/s", "tok/s", "it/s", "s/it", "nats", "tokens"])
 _SECTION = re.compile(r"(\w{1,40})\s{2,60}(?=\w[^:]{0,80}:)")
-"""What open-instruct writes before the metrics whose names begin so."""
+"""A section name, which open-instruct writes before the metrics whose names begin with it."""
 _EDGES = frozenset("│┃|║")
 _BOX = frozenset(("|", *map(chr, range(0x2500, 0x2580))))
-"""What boxes are drawn with."""
-_STEPS = ("step", "global_step", "global step", "training_step")
+"""Characters with which boxes are drawn."""
+_STEP_NAMES = ("step", "global_step", "global step", "training_step")
 
 
 def _entry(text: str) -> re.Match[str] | None:
-    """The name on a `key: value` line; most lines fail by what follows their first colon."""
-    mark = _MARK.search(text, 0, _BLOCK_LINE)
-    if mark is None or text[mark.end() : mark.end() + 48].lstrip(" \t*`_")[:1] not in _FIRST:
+    """Match of the name on a `key: value` line; the text after the first colon rules out most lines."""
+    mark = _MARK.search(text, 0, _MAX_LINE)
+    if mark is None or text[mark.end() : mark.end() + 48].lstrip(" \t*`_")[:1] not in _NUMBER_STARTS:
         return None
     return _BLOCK.match(text)
 
 
 def _cells(line: str) -> list[str]:
     """`│ loss=0.5 │ reward=1 │`, `│ train   loss: 0.5 | reward: 1 │` and `┃ loss ┃ 0.5 ┃` as lines of a block;
-    any other of a box as it is."""
+    any other line of a box unchanged."""
     cells, entries = [cell.strip() for cell in re.split("[│┃|║]", line)], list[str]()
     section = _SECTION.match(cells[1]) if len(cells) > 1 else None
     for name, cell in pairwise(cells):
         if _entry(cell):
-            of = f"{section[1]}/".removeprefix("other/") if section else ""
-            entries.append(of + cell.removeprefix(section[0] if section else ""))
-        elif cell[:1] in _FIRST and name[:1].isalpha() and to_number(cell) is not None:
+            prefix = f"{section[1]}/".removeprefix("other/") if section else ""
+            entries.append(prefix + cell.removeprefix(section[0] if section else ""))
+        elif cell[:1] in _NUMBER_STARTS and name[:1].isalpha() and to_number(cell) is not None:
             entries.append(f"{name}: {cell}")
     return entries or [line.lstrip()]
 
 
 class Blocks(Form):
-    """Puts `key: value` lines together: those of one step stand together, and no name twice. Another line ends a
-    block, but for blank lines and titles."""
+    """Joins adjacent `key: value` lines into one step; a name that comes again begins the next block. Any other line
+    ends a block, except blank lines and titles."""
 
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._metrics = dict[str, float]()
-        self._boxed = self._evaluated = False
+        self._in_box = self._evaluated = False
 
     @property
     def open(self) -> bool:
@@ -80,17 +80,17 @@ class Blocks(Form):
         return True
 
     def take(self, line: str) -> Iterator[Event]:
-        self._boxed = line.lstrip()[:1] in _EDGES
-        for each in _cells(line) if self._boxed else [line]:
-            yield from self._take(each)
+        self._in_box = line.lstrip()[:1] in _EDGES
+        for text in _cells(line) if self._in_box else [line]:
+            yield from self._take_entry(text)
 
-    def _take(self, line: str) -> Iterator[Event]:
+    def _take_entry(self, line: str) -> Iterator[Event]:
         entry = _entry(line)
         if entry and entry[1].strip() in self._metrics:
             yield from self.finish()
-        if len(line) > _BLOCK_LINE or not self._belongs(line, entry):
+        if len(line) > _MAX_LINE or not self._belongs(line, entry):
             yield from self.finish()
-            self._evaluated = _OF_EVALUATION.fullmatch(line[:_BLOCK_LINE]) is not None
+            self._evaluated = _EVALUATION_TITLE.fullmatch(line[:_MAX_LINE]) is not None
 
     def _belongs(self, line: str, entry: re.Match[str] | None) -> bool:
         if entry is None:
@@ -100,8 +100,8 @@ class Blocks(Form):
     def _add(self, name: str, text: str) -> bool:
         text = text.strip().lstrip("`*")
         number = leading_number(text)
-        begun = self._metrics or self._boxed or self._evaluated or self.reading.header is not None
-        if number is None or not (begun or is_measurement(name) or name.casefold() in _STEPS):
+        in_block = self._metrics or self._in_box or self._evaluated or self.reading.header is not None
+        if number is None or not (in_block or is_measurement(name) or name.casefold() in _STEP_NAMES):
             return False
         unit = _SHARE.sub("", text[number[1] :].lstrip("`* ,").rstrip("`*, "))
         if unit.casefold() not in _UNITS:
@@ -110,14 +110,14 @@ class Blocks(Form):
         return True
 
     def finish(self) -> Iterator[Event]:
-        """The step of the block, where something was measured; a new one may begin."""
+        """End the block: the events of its step, if something was measured."""
         metrics, self._metrics = self._metrics, {}
-        named = [name for name in metrics if name.casefold() in _STEPS]
+        named = [name for name in metrics if name.casefold() in _STEP_NAMES]
         step = int(metrics.pop(named[0])) if named and 0 <= metrics[named[0]] < MOST_STEPS else None
         if self._evaluated:
-            of_heading = self.reading.header if self.reading.numbers.basis.by_heading else None
+            heading = self.reading.header if self.reading.numbers.basis.by_heading else None
             metrics = evaluated(metrics, labelled=True)
-            yield from self.reading.evaluation(metrics, of_heading if step is None else step) if metrics else ()
+            yield from self.reading.evaluation(metrics, heading if step is None else step) if metrics else ()
             return
         if not any(map(is_measurement, metrics)):
             return

@@ -10,20 +10,20 @@ from launcher.logs.forms import dicts
 from launcher.logs.forms.reading import Form, LineReading
 
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: (?=\{)")
-_OPENS = re.compile(r"[\s\[]{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
-_GOES_ON = re.compile(r"\s{0,40}['\"][^{}]{0,500}(?:\}|\{)?[],\s]{0,8}|\s{0,40}[-+\w.]{0,40}[]},\s]{0,8}")
-_MOST_LINES = 2_000
+_BEGINS = re.compile(r"[\s\[]{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
+_CONTINUES = re.compile(r"\s{0,40}['\"][^{}]{0,500}(?:\}|\{)?[],\s]{0,8}|\s{0,40}[-+\w.]{0,40}[]},\s]{0,8}")
+_MAX_LINES = 2_000
 
 
 class BrokenDicts(Form):
-    """Puts the lines of a dict together, also of each in a list. verl's metrics before the first step, or after the
-    last, have their step; other dicts are left to `MetricDicts`, in one line."""
+    """Joins the lines of a dict, also of each dict in a list. verl's metrics before the first step or after the last
+    make a step here; other dicts are passed to `MetricDicts` as one line."""
 
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._lines = list[str]()
         self._depth = 0
-        self._of_validation = False
+        self._is_validation = False
 
     @property
     def open(self) -> bool:
@@ -31,30 +31,30 @@ class BrokenDicts(Form):
         return bool(self._lines)
 
     def claims(self, line: str) -> bool:
-        goes_on = self._of_validation or (self._lines and _GOES_ON.fullmatch(line))
-        if self._lines and goes_on and len(self._lines) < _MOST_LINES:
+        continues = self._is_validation or (self._lines and _CONTINUES.fullmatch(line))
+        if self._lines and continues and len(self._lines) < _MAX_LINES:
             return True
         self._lines, self._depth = [], 0
-        self._of_validation = "{" in line and _VALIDATION.search(line) is not None
-        return self._of_validation or ("{" in line and _OPENS.fullmatch(line) is not None)
+        self._is_validation = "{" in line and _VALIDATION.search(line) is not None
+        return self._is_validation or ("{" in line and _BEGINS.fullmatch(line) is not None)
 
     def take(self, line: str) -> Iterator[Event]:
         self._lines.append(line)
         self.rest, self._depth = "", self._depth + line.count("{") - line.count("}")
-        if "}" not in line or (self._depth > 0 and not self._of_validation):
+        if "}" not in line or (self._depth > 0 and not self._is_validation):
             return
         lines, self._lines, self._depth = self._lines, [], 0
-        if not self._of_validation:
+        if not self._is_validation:
             self.rest = " ".join(lines)
             return
-        self._of_validation = False
+        self._is_validation = False
         text = _join_pieces(lines)
-        begun = _VALIDATION.search(text)
-        node = dicts.parse(text[begun.end() : text.rfind("}") + 1]) if begun else None
-        if begun and node and (metrics := dicts.numbers(node)):
+        heading = _VALIDATION.search(text)
+        node = dicts.parse(text[heading.end() : text.rfind("}") + 1]) if heading else None
+        if heading and node and (metrics := dicts.numbers(node)):
             last = self.reading.last or 0
             # answers that wait for their step are those of a last validation, which older verl gave a step of its own
-            step = 0 if begun[1] == "Initial" else last + 1 if self.reading.answers else last
+            step = 0 if heading[1] == "Initial" else last + 1 if self.reading.answers else last
             yield from self.reading.verl_step(step, metrics)
 
 

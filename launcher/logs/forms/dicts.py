@@ -15,33 +15,33 @@ import orjson
 from launcher.core.bounded_parse import parse_json
 from launcher.logs.forms.values import MOST_STEPS, NUMBER, to_number, unscaled
 
-_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "None": "null", "True": "true", "False": "false"}
-_WORD = re.compile(r"(?<![\w'\"./-])(?:-?inf|nan|None|True|False)(?![\w'\"./(])")
+_JSON_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "None": "null", "True": "true", "False": "false"}
+_PYTHON_WORD = re.compile(r"(?<![\w'\"./-])(?:-?inf|nan|None|True|False)(?![\w'\"./(])")
 _WRAPPER = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]{0,40}\(\s{0,4}\[?([-+\w.]{1,60})\]?(?:,[^(){}]{0,100})?\)")
 _PAIR = re.compile(
     r"""(?:(?<=[{,])|(?<=[{,]\s))['"]([^'"{}]{1,200})['"]\s{0,4}:\s{0,4}"""
     r"""(?:'([^'{}\[\]]{1,80})'|"([^"{}\[\]]{1,80})"|([^'",{}\[\]]{1,80}))"""
 )
-_MARK = re.compile(r"""[{}]|'(?:[^'\\]|\\.){0,4000}'|"(?:[^"\\]|\\.){0,4000}\"""")
-"""A brace, or a text, in which braces do not count."""
+_BRACE_OR_TEXT = re.compile(r"""[{}]|'(?:[^'\\]|\\.){0,4000}'|"(?:[^"\\]|\\.){0,4000}\"""")
+"""A brace, or a quoted text, whose braces do not count."""
 BESIDE = dict.fromkeys(
     (
         "current_steps", "step", "global_step", "train/global_step", "training/global_step", "trainer/global_step",
         "iteration", "iter", "_step", "num_updates", "system/step",
     )
 ).keys()  # fmt: skip
-"""Names of a step beside metrics, the surest first."""
-_OF = ("global_step/max_steps", "step/max_steps")
+"""Names of the step in a dict of metrics, the most certain first."""
+_STEP_OF_TOTAL = ("global_step/max_steps", "step/max_steps")
 LONGEST = 2**20
 """Characters of a line that may be a dict."""
 
 
 def pieces(line: str) -> Iterator[tuple[str, str]]:
-    """What stands before each dict of a line, but for the brackets and commas of a list, and the dict."""
+    """(text before it, dict) of each dict on a line; brackets and commas of a list do not count as text."""
     end, last = 0, line.rfind("}") + 1
     while 0 <= (opened := line.find("{", end)) < last:
         before, depth, end = line[end:opened], 0, last
-        for mark in _MARK.finditer(line, opened, last):
+        for mark in _BRACE_OR_TEXT.finditer(line, opened, last):
             depth += (mark[0] == "{") - (mark[0] == "}")
             if not depth:
                 end = mark.end()
@@ -50,13 +50,13 @@ def pieces(line: str) -> Iterator[tuple[str, str]]:
 
 
 def records(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The dict, or those in its lists: `{"log_history": [{"loss": 0.5}, {"loss": 0.4}]}`, `{"step": [1, 2], "loss":
-    [0.5, 0.4]}`."""
+    """The dict, or the records in its lists: `{"log_history": [{"loss": 0.5}, {"loss": 0.4}]}`, `{"step": [1, 2],
+    "loss": [0.5, 0.4]}`."""
     columns = [name for name, value in node.items() if isinstance(value, list)]
     if not BESIDE.isdisjoint(columns) and len({len(node[name]) for name in columns}) == 1:
         yield from (dict(zip(columns, row, strict=True)) for row in zip(*(node[name] for name in columns), strict=True))
         return
-    inner = [each for value in node.values() if isinstance(value, list) for each in value if isinstance(each, dict)]
+    inner = [item for value in node.values() if isinstance(value, list) for item in value if isinstance(item, dict)]
     yield from inner or [node]
 
 
@@ -65,15 +65,15 @@ def parse(text: str) -> dict[str, Any] | None:
     if len(text) > LONGEST:
         return None
     try:
-        found = orjson.loads(text.replace("'", '"') if '"' not in text else text)
+        node = orjson.loads(text.replace("'", '"') if '"' not in text else text)
     except orjson.JSONDecodeError:
-        found = _of_python(text)
-    return found if isinstance(found, dict) else None
+        node = _parse_python(text)
+    return node if isinstance(node, dict) else None
 
 
-def _of_python(text: str) -> Any:
+def _parse_python(text: str) -> Any:
     text = _WRAPPER.sub(r"\1", text)
-    as_json = _WORD.sub(lambda match: _WORDS[match[0]], text)
+    as_json = _PYTHON_WORD.sub(lambda match: _JSON_WORDS[match[0]], text)
     try:
         return parse_json(as_json.replace("'", '"') if '"' not in as_json else as_json)
     except ValueError:
@@ -81,14 +81,14 @@ def _of_python(text: str) -> Any:
 
 
 def numbers(node: Mapping[str, Any]) -> dict[str, float]:
-    """The entries that are numbers, or texts of numbers."""
-    found = dict[str, float]()
+    """The entries that are numbers or texts of numbers."""
+    metrics = dict[str, float]()
     for name, value in node.items():
         number = to_number(value) if isinstance(value, str) else _as_float(value)
         if number is not None:
             plain, number = unscaled(str(name), number)
-            found[plain] = number
-    return found
+            metrics[plain] = number
+    return metrics
 
 
 def _as_float(value: Any) -> float | None:
@@ -101,20 +101,20 @@ def _as_float(value: Any) -> float | None:
 
 
 def flattened(node: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
-    """The entries with those of the dicts in it: `{"train": {"loss": 0.5}}` is `train/loss`, and the only entry of a
-    list, as in `{"lr": [1e-05]}`."""
+    """The entries, with those of inner dicts: `{"train": {"loss": 0.5}}` becomes `train/loss`; a list of one item, as
+    `{"lr": [1e-05]}`, becomes the item."""
     flat = dict[str, Any]()
     for name, value in node.items():
         if isinstance(value, dict) and depth:
-            flat |= {f"{name}/{key}": each for key, each in flattened(value, depth - 1).items()}
+            flat |= {f"{name}/{key}": inner for key, inner in flattened(value, depth - 1).items()}
         else:
             flat[name] = value[0] if isinstance(value, list) and len(value) == 1 else value
     return flat
 
 
 def step_of(node: dict[str, Any]) -> tuple[int, int] | None:
-    """The step that a dict names, and of how many (0 where that is unknown); those entries are taken out of it."""
-    for name in _OF:
+    """(step, total or 0) that a dict names, None where it names none; these entries are removed from it."""
+    for name in _STEP_OF_TOTAL:
         done, _, total = str(node.get(name, "")).partition("/")
         if (step := as_step(done)) is not None:
             node.pop(name)

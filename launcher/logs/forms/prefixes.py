@@ -21,22 +21,22 @@ _STAMP = re.compile(
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
     r" [0-9:]{8}(?:[.,][0-9]{1,9})?(?: - | )(?:DEBUG|INFO|WARNING|ERROR)(?: - |: | ))"
 )
-"""What kubectl, container runtimes and loggers put before a line; some leave out zeros at its end."""
+"""Times that kubectl, container runtimes and loggers put before a line; some omit trailing zeros."""
 RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _LABEL = re.compile(r"[0-9]{1,5}: ")
-"""What `srun --label` puts before every line."""
-_BELOW_LABEL = ("[prompt]", "step:")
-"""What no other line has behind such a number, beside a process that Ray names."""
-_BETWEEN = "[-:| ]{0,4}"
+"""The task number that `srun --label` puts before every line."""
+_AFTER_LABEL = ("[prompt]", "step:")
+"""Only a label is followed by one of these, or by a process that Ray names."""
+_SEPARATOR = "[-:| ]{0,4}"
 _PREFIX = re.compile(
     r"(?:\[(?:rank|default)[0-9]{1,5}\]:(?:\[\w{1,20}\])? {0,2})?"
     r"(?:(?!(?i:val|valid|validation|eval|evaluation|test) )[\w.-]{1,60} {1,20}\| )?"
     r"(?:[A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} \S{1,60} [\w.-]{1,60}\[[0-9]{1,9}\]: )?"
     r"(?:[0-9]{2}/[0-9]{2}/[0-9]{4} [0-9:]{8} - )?"
     r"(?:\[?[0-9]{4}[-/]?[0-9]{2}[-/]?[0-9]{2}[-T ][0-9:.,]{5,20}(?:Z|[+-][0-9:]{4,6})?\]?(?: std(?:out|err) [FP] )?"
-    rf"{_BETWEEN})?"
+    rf"{_SEPARATOR})?"
     r"(?:\[ {0,8}(?!(?i:step|iter|val|eval|test)|[0-9]{1,12}/[0-9])[\w./:-]{1,80}(?: [0-9]{1,6})?\]"
-    rf"{_BETWEEN}){{0,3}}"
+    rf"{_SEPARATOR}){{0,3}}"
     r"(?:(?:[A-Z]\w{1,40} |[\w.]{1,60}(?: - |:[0-9]{1,6} ))?"
     r"(?:DEBUG|INFO|SUCCESS|WARNING|ERROR)\b"
     r"(?: [-0-9:. ]{5,40}\w{1,40}\.py:[0-9]{1,6}\]|:\w[\w.]{0,60}(?=:))?[-:| ]{1,8}"
@@ -45,13 +45,13 @@ _PREFIX = re.compile(
 
 
 def without_prefix(text: str) -> str:
-    """The line as the program wrote it."""
-    found = _PREFIX.match(text)
-    return text[found.end() :] if found else text
+    """The line without time, level, rank and logger before it."""
+    prefix = _PREFIX.match(text)
+    return text[prefix.end() :] if prefix else text
 
 
 def without_source(text: str) -> tuple[str, str]:
-    """A line without colours, time and the process that Ray names before it, and that process."""
+    """(line without colours, time and Ray's name of the process; that name, or empty)."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     if text.startswith("20"):
@@ -61,25 +61,25 @@ def without_source(text: str) -> tuple[str, str]:
 
 
 class Wrapper:
-    """What a container or srun puts around the lines of a program."""
+    """Removes what a container or srun puts around the lines of a program."""
 
-    _labelled = False
+    _has_labels = False
 
     def without(self, text: str, quoted: bool) -> str:
-        """The line of the program; `quoted` where it is within an answer, in which numbers are no labels."""
+        """The line of the program; `quoted`: it is within an answer, where a number is not a label."""
         if text.startswith('{"log":'):
-            text = _of_docker(text)
+            text = _unwrap_docker(text)
         label = _LABEL.match(text) if text[:1].isdigit() else None
         if label is None:
             return text
-        behind = text[label.end() :]
-        if not (self._labelled or quoted):
-            self._labelled = behind.startswith(_BELOW_LABEL) or RAY.match(behind) is not None
-        return behind if self._labelled else text
+        rest = text[label.end() :]
+        if not (self._has_labels or quoted):
+            self._has_labels = rest.startswith(_AFTER_LABEL) or RAY.match(rest) is not None
+        return rest if self._has_labels else text
 
 
-def _of_docker(text: str) -> str:
-    """The line that a container wrote, of the JSON object around it; the text itself where there is none."""
+def _unwrap_docker(text: str) -> str:
+    """The line in Docker's JSON object around it; the text itself where it is not such an object."""
     try:
         line = orjson.loads(text)["log"]
     except (orjson.JSONDecodeError, KeyError):
