@@ -21,14 +21,14 @@ FOLDER = Path("health", "rules")
 
 
 def profile_names(code_dir: Path | None = None) -> list[str]:
-    """Those of conf, and of the folder of --config-dir."""
+    """Names of the profiles in conf and in the folder of --config-dir."""
     folders = [conf_dir(), *([code_dir] if code_dir else [])]
     return sorted({file.stem for folder in folders for file in (folder / FOLDER).glob("*.yaml")})
 
 
 def read_profile(name: str, code_dir: Path | None = None) -> HealthRules:
-    """The rules of the profile of that name, or of the file with that path. Raises `Problems`, also where a condition
-    cannot be read."""
+    """The rules of the profile of this name, or of the file at this path. Raises `Problems`, also where a condition
+    cannot be parsed."""
     rules = rules_of(read_profile_file(name, code_dir), str(name))
     Judge(rules)
     return rules
@@ -37,17 +37,17 @@ def read_profile(name: str, code_dir: Path | None = None) -> HealthRules:
 def read_profile_file(name: str, code_dir: Path | None) -> Mapping[str, Any]:
     folders = [*([code_dir] if code_dir else []), conf_dir()]
     files = [folder / FOLDER / f"{name}.yaml" for folder in folders] if "/" not in name else []
-    file = next((each for each in (*files, Path(name)) if _is_file(each)), None)
+    file = next((path for path in (*files, Path(name)) if _is_file(path)), None)
     if file is None:
-        known = ", ".join(profile_names(code_dir))
+        names = ", ".join(profile_names(code_dir))
         raise Problems(
-            Problem("health.profile", f"no profile {name!r}", f"use one of {known}, or a file", "unknown-choice")
+            Problem("health.profile", f"no profile {name!r}", f"use one of {names}, or a file", "unknown-choice")
         )
-    return _with_measured(read_rules(file))
+    return _add_measured_rules(read_rules(file))
 
 
-def _with_measured(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A profile with the rules of `measured` that it names under `from_measured`, and their metrics."""
+def _add_measured_rules(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A profile with those rules of the profile `measured` that it lists under `from_measured`, and their metrics."""
     names = node.get("from_measured", ())
     if not names:
         return node
@@ -57,19 +57,19 @@ def _with_measured(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_rules(file: Path) -> Mapping[str, Any]:
-    """What stands in a file of rules. Raises `Problems` where it is no such file."""
+    """The mapping in a file of rules. Raises `Problems` where it cannot be read or has no rules and metrics."""
     fix = f"use a YAML file such as {conf_dir() / FOLDER / MEASURED}.yaml"
     try:
         node = parse_yaml(read_start(file))
     except (YAMLError, ValueError, OSError) as error:
         raise Problems(Problem(str(file), " ".join(str(error).split()), fix, "bad-file")) from error
-    if not isinstance(node, dict) or not all(isinstance(node.get(each, {}), dict) for each in ("metrics", "rules")):
+    if not isinstance(node, dict) or not all(isinstance(node.get(key, {}), dict) for key in ("metrics", "rules")):
         raise Problems(Problem(str(file), "has no mappings metrics and rules", fix, "bad-file"))
     return node
 
 
 def _is_file(path: Path) -> bool:
-    """False also for what can be none, such as a name that is too long."""
+    """Whether it is a file; False also for an impossible path, such as a name that is too long."""
     try:
         return path.is_file()
     except OSError:
@@ -77,13 +77,13 @@ def _is_file(path: Path) -> bool:
 
 
 def rules_of(node: Mapping[str, Any], where: str) -> HealthRules:
-    """The rules of a file, whose conditions are not read yet. Raises `Problems`."""
+    """The rules in a file's mapping; their conditions are not parsed yet. Raises `Problems`."""
     try:
         return from_node(HealthRules, node)
     except ValidationError as error:
         raise Problems(
-            Problem(".".join(map(str, (where, *each["loc"]))), each["msg"].lower(), "see docs/health.md", "bad-file")
-            for each in error.errors()
+            Problem(".".join(map(str, (where, *item["loc"]))), item["msg"].lower(), "see docs/health.md", "bad-file")
+            for item in error.errors()
         ) from error
     except ValueError as error:
         raise Problems(Problem(where, str(error), "see docs/health.md", "bad-file")) from error

@@ -16,8 +16,8 @@ from launcher.core.events import Level
 from launcher.core.files import conf_dir
 
 _LABEL = re.compile(r"(?:[0-9]{1,5}: {0,2}|\[[\w.-]{1,30}\]: ?|\(raylet[^()\n]{0,60}\) ?){0,3}")
-"""What srun -l, torchrun and Ray put before a line."""
-_MARKS = re.compile(
+"""The labels that srun -l, torchrun and Ray put before a line."""
+_ANY_ENDING = re.compile(
     "ProcessGroup|slurmstepd: |srun: |Fatal Python|fault|Bus error|Aborted|Killed|terminate called|Workers \\(|"
     "A worker died|ray[.]exc|exitcode|exits with return"
 )
@@ -25,40 +25,40 @@ _MARKS = re.compile(
 
 @dataclass(frozen=True)
 class LogEnding:
-    """How a program ended, why most likely, and what to do."""
+    """How a program ended, its most likely cause, and what to do."""
 
     cause: str
     fix: str
     examples: Sequence[str]
     level: Level = "critical"
     outside: bool = False
-    """Whether it came from outside: Python errors around it follow from it."""
+    """Whether the cause is outside of the program, so that Python errors near it are consequences."""
 
 
 OUT_OF_MEMORY = "out-of-memory"
 
 
 @cache
-def _table() -> Mapping[str, Any]:
+def _read_table() -> Mapping[str, Any]:
     table: Mapping[str, Any] = yaml.load((conf_dir() / "endings.yaml").read_bytes(), Loader=LOADER)
     return table
 
 
 @cache
 def known_endings() -> Sequence[tuple[re.Pattern[str], LogEnding]]:
-    """The pattern of each row and what it says."""
-    found = []
-    for row in _table()["endings"]:
+    """(pattern, ending) of each row of conf/endings.yaml."""
+    endings = []
+    for row in _read_table()["endings"]:
         pattern = "|".join(row["patterns"])
-        for name, piece in _table()["pieces"].items():
+        for name, piece in _read_table()["pieces"].items():
             pattern = pattern.replace(f"{{{name}}}", piece)
-        found.append((re.compile(pattern), LogEnding(**{key: row[key] for key in row if key != "patterns"})))
-    return found
+        endings.append((re.compile(pattern), LogEnding(**{key: row[key] for key in row if key != "patterns"})))
+    return endings
 
 
 def fixes_of(rule: str) -> Mapping[str, str]:
-    """What helps against an error that a log ends with, by its `rule`, as in a health rule's `fix`; empty of others."""
-    fixes: Mapping[str, str] = _table()["fixes"].get(rule, {})
+    """Fixes for an error that a log ends with, by its `rule`, as in a health rule's `fix`; empty for other rules."""
+    fixes: Mapping[str, str] = _read_table()["fixes"].get(rule, {})
     return fixes
 
 
@@ -74,9 +74,9 @@ def is_gpu_memory(error: str) -> bool:
 
 
 def find(text: str) -> LogEnding | None:
-    """The end that a line tells."""
-    if not _MARKS.search(text) or len(text) > 4_000:
+    """The ending that a line shows; None where it shows none."""
+    if not _ANY_ENDING.search(text) or len(text) > 4_000:
         return None
-    begin = _LABEL.match(text)
-    place = begin.end() if begin else 0
-    return next((ending for pattern, ending in known_endings() if pattern.match(text, place)), None)
+    label = _LABEL.match(text)
+    start = label.end() if label else 0
+    return next((ending for pattern, ending in known_endings() if pattern.match(text, start)), None)

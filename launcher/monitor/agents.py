@@ -1,4 +1,4 @@
-"""Lines about agents: the table of a group's turns, the summary of a step, and what an evaluation comes to."""
+"""Lines about agents: the table of a group's turns, the summary of a step, and the statistics of an evaluation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ EARLY = "train/num_early_exit"
 
 
 def turn_table(advantages: Sequence[Sequence[float]]) -> list[str]:
-    """The advantage of each turn of the policy: a row for each rollout of a group, a column for each turn; empty cells
-    where a rollout has fewer turns, and where a turn has none (NaN)."""
+    """The advantage of each turn of the policy: a row for each rollout of a group, a column for each turn; cells are
+    empty where a rollout has fewer turns, or a turn has no advantage (NaN)."""
     most = max(map(len, advantages), default=0)
     head = "".join(f"| Turn {turn:2} " for turn in range(1, most + 1))
     rows = []
@@ -26,19 +26,19 @@ def turn_table(advantages: Sequence[Sequence[float]]) -> list[str]:
 
 
 def episode_lines(event: TrainingGroup | HeldOutEpisodes, first_reward: float | None, *, verbose: bool) -> list[str]:
-    """Of an evaluation its statistics; of a group, if `verbose`, its rollouts and the table of their turns."""
+    """The statistics of an evaluation; if `verbose`, the rollouts of a group and the table of their turns."""
     if isinstance(event, HeldOutEpisodes):
-        found = evaluation_of(event, first_reward)
-        return rubric_lines(found) if found else []
+        evaluation = evaluation_of(event, first_reward)
+        return rubric_lines(evaluation) if evaluation else []
     if not verbose or not event.episodes:
         return []
     rollouts = zip(event.scores, event.episodes, strict=True)
     details = [
-        f"    {number}  reward {score:+.3f}, {one.outcome}, {len(one.turns)} turns"
-        for number, (score, one) in enumerate(rollouts, start=1)
+        f"    {number}  reward {score:+.3f}, {episode.outcome}, {len(episode.turns)} turns"
+        for number, (score, episode) in enumerate(rollouts, start=1)
     ]
     nan = math.nan
-    advantages = [[nan if (x := turn.advantage) is None else x for turn in one.turns] for one in event.episodes]
+    advantages = [[nan if (x := turn.advantage) is None else x for turn in episode.turns] for episode in event.episodes]
     return [f"Group {event.group} of step {event.step}: {event.prompt}", *details, *turn_table(advantages)]
 
 
@@ -55,14 +55,14 @@ def rubric_lines(found: Evaluation) -> list[str]:
         f"   Found correct email: {share(found.found_correct_email)}",
         f"   Read correct email: {share(found.read_correct_email)}",
         f"   Repeated searches: {found.total_repeated_searches} ({counts})",
-        f"   Avg turns (correct): {_mean(found.avg_turns_correct)} turns",
-        f"   Avg turns (I don't know): {_mean(found.avg_turns_idk)} turns (count: {found.num_idk})",
+        f"   Avg turns (correct): {_mean_turns(found.avg_turns_correct)} turns",
+        f"   Avg turns (I don't know): {_mean_turns(found.avg_turns_idk)} turns (count: {found.num_idk})",
         f"   Avg search attempts: {found.avg_search_attempts:.2f}",
         "   ",
     ]
 
 
-def _mean(turns: float | None) -> str:
+def _mean_turns(turns: float | None) -> str:
     return "-" if turns is None else f"{turns:.2f}"
 
 
@@ -81,23 +81,23 @@ def trend_line(found: Evaluation) -> str:
 
 
 def step_lines(event: Step, steps: int, *, verbose: bool) -> list[str]:
-    """Of a step in which an environment answered; else none."""
+    """The lines of a step with an environment; empty for other steps."""
     if EARLY not in event.metrics or "agent/episodes" not in event.metrics:
         return []
     return detailed_lines(event.metrics) if verbose else short_lines(event, steps)
 
 
 def short_lines(event: Step, steps: int) -> list[str]:
-    rollouts, kept, filtered, groups = _counts(event.metrics)
+    rollouts, kept, filtered, groups = _group_counts(event.metrics)
     return [
         f"📊 Step {event.step}/{steps}",
         f"📊 Collecting {rollouts // max(groups, 1)} rollouts for {groups} queries...",
-        f"  Groups: {kept}/{groups} kept ({filtered} filtered), {_early(event.metrics)} finished early",
+        f"  Groups: {kept}/{groups} kept ({filtered} filtered), {_early_share(event.metrics)} finished early",
     ]
 
 
 def detailed_lines(metrics: Mapping[str, float]) -> list[str]:
-    _, kept, filtered, groups = _counts(metrics)
+    _, kept, filtered, groups = _group_counts(metrics)
     tokens, learnt = _count(metrics, "perf/total_num_tokens"), _count(metrics, "train/loss_tokens")
     rollout_s = sum(metrics.get(f"timing_s/{name}", 0.0) for name in ("gen", "reward"))
     return [
@@ -110,7 +110,7 @@ def detailed_lines(metrics: Mapping[str, float]) -> list[str]:
         f"  - Total groups: {groups}",
         f"  - Groups kept for training: {kept}",
         f"  - Groups filtered (low variance): {filtered}",
-        f"  - Rollouts that finished early (didn't exhaust turns): {_early(metrics)}",
+        f"  - Rollouts that finished early (didn't exhaust turns): {_early_share(metrics)}",
         f"  - Total rollout time: {rollout_s:.1f}s",
         f"  - Total training time: {metrics.get('timing_s/update_actor', 0.0):.1f}s",
         f"  - Total tokens: {tokens:,}",
@@ -119,14 +119,14 @@ def detailed_lines(metrics: Mapping[str, float]) -> list[str]:
     ]  # fmt: skip
 
 
-def _counts(metrics: Mapping[str, float]) -> tuple[int, int, int, int]:
-    """Rollouts, and groups that are kept, filtered, and all: a group of faults alone is neither of the others."""
+def _group_counts(metrics: Mapping[str, float]) -> tuple[int, int, int, int]:
+    """(rollouts, groups kept, groups filtered, all groups); a group with only faults is neither kept nor filtered."""
     names = ("agent/episodes", "train/groups_kept", "train/groups_filtered", "agent/prompts")
     rollouts, kept, filtered, prompts = (_count(metrics, name) for name in names)
     return rollouts, kept, filtered, max(kept + filtered, prompts)
 
 
-def _early(metrics: Mapping[str, float]) -> str:
+def _early_share(metrics: Mapping[str, float]) -> str:
     return f"{_count(metrics, EARLY)}/{_count(metrics, 'agent/episodes')}"
 
 

@@ -1,4 +1,4 @@
-"""Answers to held-out prompts in a report: some drawn by a fixed seed, and those with a low score by their kind."""
+"""Held-out answers in a report: some drawn with a fixed seed, and answers with a low score grouped by kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.views.record import RunRecord
 
 DRAWN, SEED = 20, 0
 LOW = 0.5
-EXAMPLES, GROUPS = 3, 12  # of each group; groups that are shown
+EXAMPLES, GROUPS = 3, 12  # most examples of a group; most groups that are shown
 _OURS = "launcher.rewards."
 _CODE = "launcher.rewards.python."
 TARGET = "_target_"
@@ -51,7 +51,7 @@ class ErrorGroup:
 
 
 def drawn(samples: Sequence[Sample], count: int = DRAWN) -> list[Sample]:
-    """`count` of them in their order, the same ones each time."""
+    """`count` random samples in their order; always the same ones, as the seed is fixed."""
     places = random.Random(SEED).sample(range(len(samples)), min(count, len(samples)))
     return [samples[place] for place in sorted(places)]
 
@@ -59,17 +59,17 @@ def drawn(samples: Sequence[Sample], count: int = DRAWN) -> list[Sample]:
 def error_groups(record: RunRecord) -> list[ErrorGroup]:
     """The low answers of the last validation, the largest group first."""
     reward = reward_of(record.settings)
-    found: dict[tuple[str, str], ErrorGroup] = {}
+    groups: dict[tuple[str, str], ErrorGroup] = {}
     for sample in record.samples:
         if sample.score is None or sample.score >= LOW:
             continue
         kind = kind_of(sample, reward)
-        found.setdefault((sample.data_source, kind), ErrorGroup(sample.data_source, kind)).samples.append(sample)
-    return sorted(found.values(), key=lambda group: (-group.count, group.source, group.kind))
+        groups.setdefault((sample.data_source, kind), ErrorGroup(sample.data_source, kind)).samples.append(sample)
+    return sorted(groups.values(), key=lambda group: (-group.count, group.source, group.kind))
 
 
 def kind_of(sample: Sample, reward: Reward | None) -> str:
-    """What is wrong with a low answer, as far as its text says: the reward's own rule finds the answer in it."""
+    """What is wrong with a low answer, by its text; the reward's own rule extracts the answer."""
     if not math.isfinite(sample.value):
         return "no score"
     if not sample.response.strip():
@@ -83,8 +83,8 @@ def kind_of(sample: Sample, reward: Reward | None) -> str:
 
 
 def reward_of(settings: Mapping[str, Any]) -> Reward | None:
-    """The reward that spec.yaml names, only of this project's own rules: a copied folder must not run code here. None
-    for others, and where it cannot be built."""
+    """The reward that spec.yaml names, if all its classes are of this project, as a copied folder must not run code
+    here; else None, also where it cannot be built."""
     node = settings.get("reward")
     if not isinstance(node, dict):
         return None
@@ -96,10 +96,10 @@ def reward_of(settings: Mapping[str, Any]) -> Reward | None:
 
 
 def _targets(node: object) -> list[object]:
-    """Every class that a node names; None for a node without one."""
+    """Every `_target_` in a node, also of nodes within it."""
     if isinstance(node, list):
-        return [target for each in node for target in _targets(each)]
+        return [target for child in node for target in _targets(child)]
     if not isinstance(node, dict):
         return []
-    own = [node[TARGET]] if TARGET in node else []
-    return [*own, *(target for each in node.values() for target in _targets(each))]
+    target_here = [node[TARGET]] if TARGET in node else []
+    return [*target_here, *(target for child in node.values() for target in _targets(child))]

@@ -1,4 +1,4 @@
-"""Whether a run reached its goal: the final held-out score with its 95 % interval against a value."""
+"""Whether a run reached its goal: its final held-out score, with the 95 % interval, against a value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Outcome = Literal["reached", "not reached", "not measured"]
 
 @dataclass(frozen=True)
 class Goal:
-    """What a metric is to reach; no metric: the main held-out score."""
+    """The value that a metric must reach; without `metric`, the main held-out score."""
 
     value: float
     metric: str = ""
@@ -34,13 +34,13 @@ class Goal:
 
 @dataclass(frozen=True)
 class GoalResult:
-    """What is known of the goal, as sentences."""
+    """Whether the goal was reached, and sentences about it."""
 
     outcome: Outcome
     goal: Goal | None
     measured: HeldOut | None
     lines: tuple[str, ...]
-    """The finding first; then what limits it, and where to look."""
+    """The finding, then how certain it is."""
 
     @property
     def title(self) -> str:
@@ -62,8 +62,8 @@ def parse_goal(text: str) -> Goal:
 
 
 def judge_goal(record: RunRecord, goal: Goal | None) -> GoalResult:
-    """Raises `Problems` where the run has no metric of the goal's name, but others."""
-    measured = record.final if goal is None else _measured(record, goal)
+    """Compare a run with its goal. Raises `Problems` where the run has metrics, but none of the goal's name."""
+    measured = record.final if goal is None else _find_measured(record, goal)
     if measured is None:
         return GoalResult("not measured", goal, None, (UNKNOWN,) if goal else ())
     finding = f"{label(measured.name)} is {measured.shown} at step {measured.step}"
@@ -76,7 +76,7 @@ def judge_goal(record: RunRecord, goal: Goal | None) -> GoalResult:
     return GoalResult("reached" if reached else "not reached", goal, measured, lines)
 
 
-def _measured(record: RunRecord, goal: Goal) -> HeldOut | None:
+def _find_measured(record: RunRecord, goal: Goal) -> HeldOut | None:
     if not goal.metric or (record.final and goal.metric == record.final.name):
         return record.final
     if goal.metric in record.traces:

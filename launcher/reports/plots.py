@@ -27,11 +27,11 @@ class Line:
     name: str
     points: Points
     bounds: Sequence[tuple[float, float, float]] = ()
-    """(step, lower, upper): an interval of each point, or the extremes of each bucket."""
+    """(step, lower, upper): the interval of each point, or the extremes of each bucket."""
     intervals: bool = False
     """Whether `bounds` are intervals, drawn as bars, and the points have marks."""
     colour: int | None = None
-    """By default each line has its own."""
+    """Index of the colour; by default that of the line."""
 
     @property
     def smooth(self) -> bool:
@@ -40,12 +40,12 @@ class Line:
 
     @property
     def outline(self) -> Points:
-        """The upper ends of `bounds`, and back along the lower ones."""
+        """A polygon: along the upper ends of `bounds`, and back along the lower ends."""
         return [(x, high) for x, _, high in self.bounds] + [(x, low) for x, low, _ in reversed(self.bounds)]
 
 
 def line_of(name: str, trace: Trace) -> Line:
-    """The means of its buckets, with their extremes where a bucket holds several values."""
+    """A line through the means of a trace's buckets, with their extremes where a bucket holds several values."""
     buckets = trace.shown()
     several = any(bucket.count > 1 for bucket in buckets)
     bounds = [(bucket.step, bucket.low, bucket.high) for bucket in buckets] if several else []
@@ -58,11 +58,11 @@ def line_of_validations(name: str, measured: Sequence[HeldOut]) -> Line:
 
 
 def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Markup:
-    """Curves over steps; `label` is read aloud, `target` a line across. Empty where no line has a point."""
+    """SVG of curves over steps; `label` is for screen readers, `target` a horizontal line. Empty without any point."""
     lines = [line for line in lines if line.points]
     if not lines:
         return Markup("")
-    area = _Area.around(lines, target)
+    area = _PlotArea.around(lines, target)
     svg = render(
         "plot.svg.j2", label=label, lines=lines, target=target, smoothed=smoothed, colours=COLOURS, width=WIDTH,
         height=HEIGHT, left=LEFT, right=WIDTH - RIGHT, x=lambda step: f"{area.x(step):.1f}",
@@ -71,12 +71,12 @@ def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Mark
         rows=[(value, _tick(value)) for value in ticks(area.bottom, area.top, 4)],
         columns=[(value, _tick(value)) for value in ticks(area.left, area.right, 5) if value == int(value)],
     )  # fmt: skip
-    return Markup(svg.strip())  # numbers of ours, and the escaped label
+    return Markup(svg.strip())  # safe: only numbers, and the escaped label
 
 
 @dataclass(frozen=True)
-class _Area:
-    """What part of the plane is shown."""
+class _PlotArea:
+    """The range of steps and values that a plot shows, and its mapping to pixels."""
 
     left: float
     right: float
@@ -84,7 +84,7 @@ class _Area:
     top: float
 
     @classmethod
-    def around(cls, lines: Sequence[Line], target: float | None) -> _Area:
+    def around(cls, lines: Sequence[Line], target: float | None) -> _PlotArea:
         xs = [x for line in lines for x, _ in line.points]
         ys = [y for line in lines for _, y in line.points]
         ys += [y for line in lines for _, low, high in line.bounds for y in (low, high)]
@@ -99,7 +99,7 @@ class _Area:
         return LEFT + (step - self.left) / (self.right - self.left) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        share = value / (self.top - self.bottom) - self.bottom / (self.top - self.bottom)  # no overflow of a difference
+        share = value / (self.top - self.bottom) - self.bottom / (self.top - self.bottom)  # a difference may overflow
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
 

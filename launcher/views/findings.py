@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from launcher.health.run_judge import RunJudge
 
 PROGRAMS = {"rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
-"""In whose spelling the health rules name settings, by the form of a log; of others in words."""
+"""The program in whose spelling fixes name settings, by the form of the log; other forms get words."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, the last step that was judged, and what a run of ours came to."""
+    """The alerts, the last step that was judged, and the verdict on a run of rlrun."""
 
     alerts: list[Alert]
     last_step: int
@@ -38,7 +38,7 @@ class Findings:
 
     @property
     def nodes(self) -> list[Alert]:
-        """The alerts, and the verdict as one of them."""
+        """The alerts, and the verdict as one more alert."""
         if self.verdict is None:
             return self.alerts
         level: Level = "info" if self.verdict.kind in ("learned", "cannot tell") else "warn"
@@ -48,67 +48,67 @@ class Findings:
     @property
     def counts(self) -> str:
         """`1 critical, 2 warn`"""
-        found = {level: sum(alert.level == level for alert in self.alerts) for level in reversed(LEVELS)}
-        return ", ".join(f"{count} {level}" for level, count in found.items() if count)
+        counts = {level: sum(alert.level == level for alert in self.alerts) for level in reversed(LEVELS)}
+        return ", ".join(f"{count} {level}" for level, count in counts.items() if count)
 
 
 def judge_of(rules: HealthRules | None, kind: str) -> Judge:
-    """The judge of a log of that form; by what was measured on healthy and ruined runs without a profile."""
+    """The judge of a log of this form; without rules, by those of the profile `measured`."""
     return Judge(rules or read_profile(MEASURED), PROGRAMS.get(kind, "any"))
 
 
 def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | None = None) -> Findings:
-    """By these rules; without any, a run of ours by its `own` judge, which knows its settings.
+    """Judge a log or run by `rules`; without rules, a run of rlrun by its `own` judge, which knows its settings.
 
     Raises `Problems` where there are neither steps nor findings: nothing was judged.
     """
     judge = judge_of(rules, source.kind)
     see: Callable[[Event], list[Alert]] = judge.see if own is None or rules else own.hear
-    found, last, rate, state, waits = list[Alert](), -1, 0.0, RunState(), Waiting(text="")
+    alerts, last, rate, state, waits = list[Alert](), -1, 0.0, RunState(), Waiting(text="")
     for event in source.events():
         waits = event if isinstance(event, Waiting) else Waiting(text="") if isinstance(event, Phase | Step) else waits
         state = after(state, event) if own else state
         if isinstance(event, Step):
-            last, rate = max(last, event.step), max(rate, *_rates(event))
-        found += see(event)
-        if isinstance(event, Alert) and (is_damage(event) or source.log is not None or _is_reported(event)):
-            found.append(with_fix(event, judge))
-    found += _still_waiting(waits, max(last, 0))
-    if last < 0 and not found:
+            last, rate = max(last, event.step), max(rate, *_learning_rates(event))
+        alerts += see(event)
+        if isinstance(event, Alert) and (is_damage(event) or source.log is not None or _is_logger_warning(event)):
+            alerts.append(with_fix(event, judge))
+    alerts += _still_waiting(waits, max(last, 0))
+    if last < 0 and not alerts:
         raise Problems(source.no_metrics)
-    found += [] if own else judge.finish()
-    return Findings(_most_serious_first(found, rate, rules), max(last, 0), _verdict_of(own, state))
+    alerts += [] if own else judge.finish()
+    return Findings(_most_serious_first(alerts, rate, rules), max(last, 0), _run_verdict(own, state))
 
 
-def _is_reported(alert: Alert) -> bool:
-    """Whether a script that logs here warns of it, or a row of it was left out."""
+def _is_logger_warning(alert: Alert) -> bool:
+    """Whether it is a warning that a script logged, or that a row of its log was left out."""
     return alert.rule in ("logger", "log_status") and alert.level != "info"
 
 
 def with_fix(alert: Alert, judge: Judge) -> Alert:
-    """An error that ended a program has its remedy by the rule's name, in the program's own spelling."""
+    """The alert of an error that ended a program, with the fix for its rule in the program's own spelling."""
     return replace(alert, fix=judge.fix_of(endings.fixes_of(alert.rule)) or alert.fix)
 
 
 def _still_waiting(waits: Waiting, step: int) -> list[Alert]:
-    """Where nothing came after the run waited for something."""
+    """An alert if nothing came after the run began to wait for something."""
     if not waits.for_s:
         return []
     text, fix = f"it waits for {waits.text}", "a faster function, or a smaller reward.timeout_s"
     return [Alert(step=step, level="critical", rule="waits", text=text, fix=fix)]
 
 
-def _most_serious_first(found: list[Alert], rate: float, rules: HealthRules | None) -> list[Alert]:
-    most_slower = math.inf if rules else MOST_SLOWER  # a guide names rates, whatever the run's own is
-    return sorted(with_one_rate(found, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
+def _most_serious_first(alerts: list[Alert], rate: float, rules: HealthRules | None) -> list[Alert]:
+    most_slower = math.inf if rules else MOST_SLOWER  # rules of a guide name rates that do not depend on the run's own
+    return sorted(with_one_rate(alerts, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
 
 
-def _verdict_of(own: RunJudge | None, state: RunState) -> RunVerdict | None:
+def _run_verdict(own: RunJudge | None, state: RunState) -> RunVerdict | None:
     return (state.verdict or own.verdict(state)) if own else None
 
 
-def _rates(event: Step) -> Iterator[float]:
-    """The policy's learning rates, and 0."""
+def _learning_rates(event: Step) -> Iterator[float]:
+    """The finite learning rates of the policy in a step, and 0."""
     yield 0.0
     rates = (value for name, value in event.metrics.items() if canonical(name) in ("actor/lr", "train/lr"))
     yield from filter(math.isfinite, rates)
@@ -121,10 +121,10 @@ def evidence_line(alert: Alert) -> str:
     subject = f"{alert.measure} " if alert.measure else ""
     numbers = [f"{subject}is {compact(alert.value)}"] if alert.value is not None else []
     numbers += [f"bound {compact(alert.threshold)}"] if alert.threshold is not None else []
-    known = metric(canonical(alert.metric))
-    return ", ".join([alert.metric, *numbers]) + (f": {known.meaning}" if known else "")
+    entry = metric(canonical(alert.metric))
+    return ", ".join([alert.metric, *numbers]) + (f": {entry.meaning}" if entry else "")
 
 
 def series_of(alerts: Iterable[Alert]) -> set[str]:
-    """The metrics whose curves show the findings."""
+    """The metrics of the alerts, whose curves show the findings."""
     return {alert.metric for alert in alerts if alert.metric}

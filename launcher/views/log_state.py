@@ -1,4 +1,4 @@
-"""The log of another program as a run: its events by our names, and the state that they make."""
+"""The log of another program as a run: its events with our metric names, and the state after them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from launcher.views.findings import judge_of, with_fix
 
 
 class LogState:
-    """The state that a log's events make, with our names of its metrics.
+    """The state after a log's events, with our names of its metrics.
 
-    A log has no times: what has passed is what its progress bar says, or the sum of the seconds of its steps.
+    A log has no times: the elapsed time is that of its progress bar, or the sum of the seconds of its steps.
     """
 
     def __init__(self, title: str, kind: str = "") -> None:
-        self._begun_with, self._elapsed = (title, kind), 0.0
+        self._arguments, self._elapsed = (title, kind), 0.0
         self._progress: LogProgress | None = None
         self._error = ""
         self._judge = judge_of(None, kind)
         self.state = after(RunState(), Started(at=0.0, run=title, algorithm=kind, processes=0))
 
     def anew(self) -> LogState:
-        """As it was before any event."""
-        return LogState(*self._begun_with)
+        """A new state of the same log, before any event."""
+        return LogState(*self._arguments)
 
     def see(self, event: Event) -> list[Event]:
-        """The event as one of a run, and what health rules find by it."""
-        found = self._judge.see(event)
+        """The event as one of a run, and the alerts of health rules on it."""
+        alerts = self._judge.see(event)
         if isinstance(event, Step):
             metrics = with_our_names(event.metrics)
             seconds = metrics.get("timing_s/step", 0.0)
@@ -43,10 +43,10 @@ class LogState:
         elif isinstance(event, Alert):
             event = with_fix(event, self._judge)
             self._error = event.text if event.level == "critical" else self._error
-        return self._take([event, *found])
+        return self._apply([event, *alerts])
 
     def ended(self, written: float) -> RunState:
-        """The state at the end of the log, whose last write was then: whether the program goes on is not known."""
+        """The state at the end of a log that was last written at `written`; whether the program runs is unknown."""
         if self._error:
             return replace(self.state, status="failed", why=self._error)
         if self.state.step >= self.state.steps > 0:
@@ -54,23 +54,23 @@ class LogState:
         return replace(self.state, phase="training", why=f"the log was last written {date(written)}")
 
     def finish(self) -> Iterator[Event]:
-        """What is found at the end of the log: looked for when the first is asked for, after all else was seen."""
-        yield from self._take(self._judge.finish())
+        """The alerts at the end of the log; the judge is called at the first `next`, when all events were seen."""
+        yield from self._apply(self._judge.finish())
 
-    def _take(self, events: Sequence[Event]) -> list[Event]:
-        at = [replace(each, at=self._elapsed) for each in events]
-        self.state = fold(at, self.state)
-        return at
+    def _apply(self, events: Sequence[Event]) -> list[Event]:
+        timed = [replace(each, timed=self._elapsed) for each in events]
+        self.state = fold(timed, self.state)
+        return timed
 
     def at(self, now: float, idle_s: float, *, counted: bool, error: Alert | None = None) -> RunState:
-        """The state `idle_s` after the last event; `counted`: its steps are only counted, so the bar knows better;
-        `error`: what no step has followed so far."""
+        """The state `idle_s` seconds after the last event; `counted`: its steps are only counted, so the progress bar's
+        step is used; `error`: an error that no step has followed."""
         step = self._progress.step if counted and self._progress else self.state.step
-        began = now - idle_s - self._elapsed
+        started_at = now - idle_s - self._elapsed
         alert = error.text if error else self.state.alert
-        return replace(self.state, step=step, phase="training", started_at=began, last_at=now, alert=alert)
+        return replace(self.state, step=step, phase="training", started_at=started_at, last_at=now, alert=alert)
 
 
 def with_our_names(metrics: Mapping[str, float]) -> dict[str, float]:
-    """A step's metrics by our names; of two spellings of one metric the one counts that `spellings` has first."""
-    return {ours: metrics[name] for ours, name in by_our_names(metrics).items()}
+    """A step's metrics by our names; of two spellings of a metric, the one first in `spellings` counts."""
+    return {our_name: metrics[name] for our_name, name in by_our_names(metrics).items()}

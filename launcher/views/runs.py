@@ -1,4 +1,4 @@
-"""The table of runs, and where one run stands."""
+"""The table of runs, and the status of one run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from launcher.runs.store import Run
 
 
 def run_node(run: Run) -> dict[str, Any]:
-    """All that is known of a run."""
-    state, more = run.state, {"run": run.folder.name, "folder": os.fspath(run.folder.path)}
-    return {**asdict(state), **more, "seconds_per_step": state.seconds_per_step, "eta_s": state.eta_s}
+    """All that is known of a run, as JSON-like values."""
+    state, names = run.state, {"run": run.folder.name, "folder": os.fspath(run.folder.path)}
+    return {**asdict(state), **names, "seconds_per_step": state.seconds_per_step, "eta_s": state.eta_s}
 
 
 def status_word(state: RunState) -> str:
-    """Its status; `doubtful` of a run that reached its end while something is wrong with it."""
+    """The status of a run; `doubtful` if it finished, but something is wrong with its result."""
     return "doubtful" if state.doubtful else state.status
 
 
@@ -32,12 +32,12 @@ Order = Literal["started", "run", "status", "took", "step", "held-out"]
 
 
 def picked(runs: list[Run], text: str, status: str, order: Order) -> list[Run]:
-    """Those whose name or algorithm holds the text, of that status, in that order; `runs` are the latest first. Raises
-    `Problems` for another status."""
-    known = (*get_args(Status), "doubtful")
-    if status and status not in known:
-        raise Problems(Problem("--status", f"got {short_repr(status)}", suggest(status, known)))
-    wanted = [
+    """The runs whose name or algorithm contains `text`, of this status, in this order; `runs` has the latest first.
+    Raises `Problems` for an unknown status."""
+    statuses = (*get_args(Status), "doubtful")
+    if status and status not in statuses:
+        raise Problems(Problem("--status", f"got {short_repr(status)}", suggest(status, statuses)))
+    matching = [
         run for run in runs
         if text.lower() in f"{run.folder.name} {run.state.algorithm}".lower()
         and status in ("", run.state.status, status_word(run.state))
@@ -45,13 +45,13 @@ def picked(runs: list[Run], text: str, status: str, order: Order) -> list[Run]:
     keys: dict[Order, Callable[[Run], Any]] = {
         "started": lambda run: 0, "run": lambda run: run.folder.name,
         "status": lambda run: status_word(run.state), "took": lambda run: -run.state.elapsed_s,
-        "step": lambda run: -run.state.step, "held-out": _badness,
+        "step": lambda run: -run.state.step, "held-out": _sort_key_of_score,
     }  # fmt: skip
-    return sorted(wanted, key=keys[order])
+    return sorted(matching, key=keys[order])
 
 
-def _badness(run: Run) -> float:
-    """Of its last validation; a run without one is the last."""
+def _sort_key_of_score(run: Run) -> float:
+    """Sorts the best last validation first, and runs without one last."""
     last = run.state.last
     return math.inf if last is None else last.value if better(last.name) == "down" else -last.value
 
