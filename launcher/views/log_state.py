@@ -58,7 +58,7 @@ class LogState:
         yield from self._apply(self._judge.finish())
 
     def _apply(self, events: Sequence[Event]) -> list[Event]:
-        timed = [replace(each, timed=self._elapsed) for each in events]
+        timed = [replace(each, at=self._elapsed) for each in events]
         self.state = fold(timed, self.state)
         return timed
 
