@@ -49,7 +49,7 @@ class FromHub:
         self, where: str, is_model: Callable[[Path], bool], expected: str = "config.json"
     ) -> list[Problem]:
         """Why nothing can be loaded from `path`, found without a network: it is neither a repository's name nor a
-        folder that `is_model`. One that is not holds no `expected`."""
+        folder that `is_model`. `expected` is the file that such a folder has."""
         folder, shown = Path(self.path), short_repr(self.path)
         try:
             folder = folder.expanduser()
@@ -67,17 +67,17 @@ class FromHub:
             if not folder.parent.is_dir():
                 got = f"there is no folder {shown}, nor {short_repr(str(folder.parent))}"
                 return [Problem(where, got, "use a model's folder or hub id", "not-found")]
-            beside = [path.name for path in folder.parent.iterdir()]
+            siblings = [path.name for path in folder.parent.iterdir()]
         except (OSError, RuntimeError) as error:  # a name that is too long, or the home of an unknown user
             return [Problem(where, f"got {shown}, {error_message(error)}", "use a model's folder or hub id")]
         before = f"{where}={self.path.rstrip('/').removesuffix(folder.name)}"
-        fix = suggest(folder.name, beside, listed="its parent holds", before=before)
+        fix = suggest(folder.name, siblings, listed="its parent holds", before=before)
         return [Problem(where, f"there is no folder {shown}", fix, "not-found")]
 
 
 def _use_model(where: str, folder: Path, is_model: Callable[[Path], bool]) -> str:
-    """The argument for a model below a folder, of several checkpoints that of the last step; empty where none is."""
-    inner = [path for pattern in ("*", "*/*") for path in islice(folder.glob(pattern), LOOKED_AT) if path.is_dir()]
-    found = [path for path in inner if is_model(path)]
-    last = max(found, key=lambda path: int((re.findall(r"\d+$", path.name) or [-1])[0]), default=None)
+    """The argument for a model below `folder`, by number the last of several; empty where there is none."""
+    subfolders = [path for pattern in ("*", "*/*") for path in islice(folder.glob(pattern), LOOKED_AT) if path.is_dir()]
+    models = [path for path in subfolders if is_model(path)]
+    last = max(models, key=lambda path: int((re.findall(r"\d+$", path.name) or [-1])[0]), default=None)
     return f"use {where}={shlex.quote(str(last))}" if last else ""

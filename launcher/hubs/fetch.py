@@ -1,4 +1,4 @@
-"""Files of a hub's repository into a folder: several at once, verified, locked. The hubs' own clients bring the bytes.
+"""Downloads files of a hub's repository into a folder: several at once, verified, under a lock, by the hubs' clients.
 
 A client leaves each file in a staging folder. It gets its name in the folder once its hash is that of the listing, and
 the folder gets its manifest once all files are there.
@@ -25,11 +25,11 @@ from launcher.hubs.repo import Kind, Listing, RemoteFile, Source, check_repo
 
 HUBS = {"huggingface": huggingface, "modelscope": modelscope}
 ATTEMPTS = 3
-"""For each file. The clients retry too, but Hugging Face's not after a 5xx, ModelScope's not after a cut connection."""
+"""Per file. The clients retry too, but Hugging Face's not after a 5xx, ModelScope's not after a lost connection."""
 RETRY_S = 1.0
-"""Wait before the second attempt; it doubles."""
+"""Seconds before the second attempt; it doubles with each one."""
 SILENT_S = 20.0
-"""An attempt that received nothing for this long is the last one: the client's own retries have failed."""
+"""An attempt that received nothing for so many seconds is the last one: the client's own retries have failed."""
 _POLL_S = 0.1
 _STOP_S = 1.0  # a thread that waits for the network ends later, and gives no file its name any more
 
@@ -40,13 +40,13 @@ def list_files(kind: Kind, repo: str, *, sources: Sequence[Source], revision: st
     if huggingface.offline():
         got = "not here, and HF_HUB_OFFLINE forbids to download it"
         raise Problems(Problem(repo, got, "unset HF_HUB_OFFLINE once", "not-found"))
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for source in sources:
         try:
             return HUBS[source].list_files(kind, repo, revision)
         except Problems as refused:
-            found += refused.problems
-    raise Problems(found)
+            problems += refused.problems
+    raise Problems(problems)
 
 
 def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: OnProgress, *, workers: int = 4) -> None:
@@ -55,8 +55,8 @@ def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: On
     `watch` is called several times a second, in the caller's thread. After a kill, a fault or Ctrl-C the next call
     downloads only the files that are missing. Raises `Problems` or `OSError`.
     """
-    if found := _refused(listed, wanted):
-        raise Problems(found)
+    if problems := _refused(listed, wanted):
+        raise Problems(problems)
     folder.mkdir(parents=True, exist_ok=True)
     folder, board = folder.resolve(), ProgressBoard(wanted)
 
@@ -77,29 +77,29 @@ def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: On
 
 
 def _refused(listed: Listing, wanted: Sequence[RemoteFile]) -> list[Problem]:
-    """Why these files cannot be taken, whatever the network does."""
+    """Why these files cannot be downloaded: unsafe names, or no hash to verify them."""
     where = f"{listed.repo} on {listed.source}"
-    found = [problem.within(where) for problem in names.check_names(file.path for file in wanted)]
+    problems = [problem.within(where) for problem in names.check_names(file.path for file in wanted)]
     got, fix = "comes without a hash, so its bytes cannot be verified", "use another source"
     hashless = [file.path for file in wanted if not file.sha256 and not file.git_sha1]
-    return found + [Problem(f"{where}: {path}", got, fix, "not-supported") for path in hashless]
+    return problems + [Problem(f"{where}: {path}", got, fix, "not-supported") for path in hashless]
 
 
 def _is_complete(folder: Path, listed: Listing, wanted: Sequence[RemoteFile]) -> bool:
-    """Whether the manifest says that exactly these bytes are here; sizes are checked."""
-    there = manifest.complete(folder)
-    if there is None or not there.is_of(listed):
+    """Whether the manifest lists these files with these hashes, and all are there; only sizes are checked on disk."""
+    present = manifest.complete(folder)
+    if present is None or not present.is_of(listed):
         return False
     return all(
-        file.path in there.files
-        and there.files[file.path]["bytes"] == file.size
-        and file.sha256 in (None, there.files[file.path]["sha256"])
+        file.path in present.files
+        and present.files[file.path]["bytes"] == file.size
+        and file.sha256 in (None, present.files[file.path]["sha256"])
         for file in wanted
     )
 
 
 def _check_room(folder: Path, staging: Path, wanted: Sequence[RemoteFile]) -> None:
-    """Raises `Problems` where the disk cannot hold what is still to come."""
+    """Raises `Problems` where the disk cannot hold the bytes that are missing."""
     present = (path for file in wanted for path in (folder / file.path, staging / file.path) if path.is_file())
     missing = sum(file.size for file in wanted) - sum(path.stat().st_size for path in present)
     free = shutil.disk_usage(folder).free
@@ -117,17 +117,17 @@ class _Transfer:
     folder: Path
     staging: Path
     replaces: frozenset[str]
-    """The files that may be replaced by others: those that an earlier download brought."""
+    """Paths of the files that an earlier download wrote, which may be replaced."""
     board: ProgressBoard
     todo: deque[RemoteFile] = field(default_factory=deque)
     sha256: dict[str, str] = field(default_factory=dict)
-    """Of each file that has its name."""
+    """Hash of each file that is complete and has its final name, by path."""
     received: dict[str, float] = field(default_factory=dict)
     """When the last bytes of each file arrived (monotonic seconds), or its attempt began."""
     found: list[Problem] = field(default_factory=list)
 
     def run(self, wanted: Sequence[RemoteFile], workers: int, watch: OnProgress) -> dict[str, str]:
-        """The sha256 of each file. However it ends, no file gets its name afterwards. Raises `Problems`."""
+        """The sha256 of each file, by path. However it ends, no file is renamed afterwards. Raises `Problems`."""
         self.todo.extend(sorted(wanted, key=lambda file: -file.size))
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(max(1, min(workers, len(wanted))))]
         try:
@@ -139,10 +139,10 @@ class _Transfer:
                     watch(self.board.read())
         finally:
             self.board.stopping.set()
-            give_up = time.monotonic() + _STOP_S
+            deadline = time.monotonic() + _STOP_S
             for thread in threads:
                 if thread.ident is not None:
-                    thread.join(max(give_up - time.monotonic(), 0))
+                    thread.join(max(deadline - time.monotonic(), 0))
         if self.found:
             raise Problems(self.found)
         assert len(self.sha256) == len(wanted), "a worker died of what it printed above"
@@ -153,7 +153,7 @@ class _Transfer:
             while True:
                 file = self.todo.popleft()
                 try:
-                    self.sha256[file.path] = self._bring(file)
+                    self.sha256[file.path] = self._fetch_file(file)
                     self.board.show(file, file.size, done=True)
                 except Problems as refused:
                     self.found += refused.problems
@@ -161,33 +161,33 @@ class _Transfer:
                     fix = "use a folder that is writable and has room"
                     self.found.append(Problem(str(self.folder / file.path), error_message(error), fix, "not-permitted"))
 
-    def _bring(self, file: RemoteFile) -> str:
-        """The sha256 of a file that has its name in the folder. Raises `Problems`, `OSError` or `Stopped`."""
+    def _fetch_file(self, file: RemoteFile) -> str:
+        """Download a file to its final name in the folder; its sha256. Raises `Problems`, `OSError` or `Stopped`."""
         target = self._target(file)
-        if target.is_file() and not target.is_symlink() and (found := self._sha256_if_equal(file, target)):
-            return found
+        if target.is_file() and not target.is_symlink() and (sha256 := self._sha256_if_equal(file, target)):
+            return sha256
         if os.path.lexists(target) and file.path not in self.replaces:
             got, fix = "is there already and is another file", "move it, or use another folder"
             raise Problems(Problem(str(target), got, fix, "bad-file"))
         for attempt in range(ATTEMPTS):
             self.received[file.path] = time.monotonic()
             try:
-                staged, found = self._download(file)
+                staged, sha256 = self._download(file)
                 break
             except Problems as refused:
-                lasting = time.monotonic() - self.received[file.path] > SILENT_S
-                unreachable = all(each.code == "not-reachable" for each in refused.problems)
-                if attempt + 1 == ATTEMPTS or lasting or not unreachable:
+                was_silent = time.monotonic() - self.received[file.path] > SILENT_S
+                unreachable = all(problem.code == "not-reachable" for problem in refused.problems)
+                if attempt + 1 == ATTEMPTS or was_silent or not unreachable:
                     raise
                 self.board.note(f"{refused.lines[0].split(';')[0]}; trying again")
                 self.board.stopping.wait(RETRY_S * 2**attempt)
         target = self._target(file)
         target.parent.mkdir(parents=True, exist_ok=True)
         fsync_path(staged)
-        self.board.show(file, file.size)  # the last look at whether all are stopped
+        self.board.show(file, file.size)  # the last check for a stop: raises `Stopped`
         os.replace(staged, target)
         fsync_path(target.parent)
-        return found
+        return sha256
 
     def _download(self, file: RemoteFile) -> tuple[Path, str]:
         """A verified file in the staging folder, and its sha256."""
@@ -198,10 +198,10 @@ class _Transfer:
 
         self.board.show(file, 0)
         staged = HUBS[self.listed.source].download(self.listed, file, self.staging, on_bytes)
-        if found := self._sha256_if_equal(file, staged):
-            return staged, found
+        if sha256 := self._sha256_if_equal(file, staged):
+            return staged, sha256
         staged.unlink()
-        self.received[file.path] = time.monotonic()  # hashing a large file is no silence of the server
+        self.received[file.path] = time.monotonic()  # the time of hashing a large file does not count as silence
         got = "its bytes are not those that the hub lists"
         raise Problems(Problem(file.path, got, "try again later, or use another source", "not-reachable"))
 
@@ -217,13 +217,13 @@ class _Transfer:
 
 
 def _finish(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, sha256: dict[str, str]) -> None:
-    """Write the manifest, and remove what an earlier commit left: a model must not be read from two."""
-    before = manifest.read(folder, "before.json")
+    """Write the manifest, and delete files of an earlier commit: a model must not be a mix of two."""
+    previous = manifest.read(folder, "before.json")
     files: dict[str, dict[str, int | str]] = {}
-    if before and before.is_of(listed):
-        files |= {path: of for path, of in before.files.items() if (folder / path).is_file()}
-    elif before:
-        for path in before.files.keys() - {file.path for file in wanted}:
+    if previous and previous.is_of(listed):
+        files |= {path: entry for path, entry in previous.files.items() if (folder / path).is_file()}
+    elif previous:
+        for path in previous.files.keys() - {file.path for file in wanted}:
             with suppress(ValueError):
                 names.path_inside(folder, path).unlink(missing_ok=True)
     files |= {file.path: {"bytes": file.size, "sha256": sha256[file.path]} for file in wanted}

@@ -1,4 +1,4 @@
-"""Hugging Face, by way of its own client: endpoint, token and offline mode are those that the client knows."""
+"""Hugging Face, through its own client, whose endpoint, token and offline mode are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTING_TIMEOUT_S = 20.0
 
 
 def offline() -> bool:
-    """HF_HUB_OFFLINE is set: nothing may be asked for."""
+    """Whether HF_HUB_OFFLINE is set, which forbids requests."""
     from huggingface_hub import is_offline_mode  # noqa: PLC0415  # late: a client library, only where hubs are asked
 
     return is_offline_mode()
@@ -33,7 +33,7 @@ def has_token() -> bool:
 
 
 def endpoint() -> str:
-    """The server that is asked."""
+    """The address of the server, with its scheme."""
     from huggingface_hub import constants  # noqa: PLC0415  # late, as above
 
     return str(constants.ENDPOINT)
@@ -50,11 +50,11 @@ def cached(repo: str, revision: str | None) -> Path | None:
     """The folder of a model that any tool downloaded through the client; whether it is whole is not checked."""
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  # late, as above
 
-    found = try_to_load_from_cache(repo, "config.json", revision=revision)
-    if not isinstance(found, str):
+    config_path = try_to_load_from_cache(repo, "config.json", revision=revision)
+    if not isinstance(config_path, str):
         return None
-    folder, of_repo = Path(found).parent, cache() / f"models--{repo.replace('/', '--')}"
-    return folder if folder.resolve().is_relative_to(of_repo.resolve()) else None
+    folder, repo_cache = Path(config_path).parent, cache() / f"models--{repo.replace('/', '--')}"
+    return folder if folder.resolve().is_relative_to(repo_cache.resolve()) else None
 
 
 def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
@@ -106,7 +106,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _problem(where: str, repo: str, error: Exception) -> Problem:
-    """Raises `error` itself where the disk refused."""
+    """The problem for an error of the client. Raises `error` itself where it is one of the disk."""
     from huggingface_hub import errors  # noqa: PLC0415  # late, as above
 
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):

@@ -1,4 +1,4 @@
-"""The manifest of a downloaded folder: where each byte came from, and that all of them are there.
+"""The manifest of a downloaded folder: where its files come from, their sizes and hashes, and that all are there.
 
 <folder>/.rlrun/  manifest.json      written last, whole: with it, and with the sizes it names, the folder is complete
                   before.json        the manifest of what stood here before, while something else takes its place
@@ -45,17 +45,17 @@ class Manifest:
 
 
 def make_own_folder(folder: Path) -> Path:
-    """`<folder>/.rlrun`, made. Raises `Problems` where a link would lead it, or what is in it, elsewhere."""
-    own = folder / names.OURS
-    for path in (own, own / "partial", *(own / "partial").rglob("*")):
+    """Makes `<folder>/.rlrun`. Raises `Problems` where it, or a path in it, is a link."""
+    rlrun_folder = folder / names.OURS
+    for path in (rlrun_folder, rlrun_folder / "partial", *(rlrun_folder / "partial").rglob("*")):
         if path.is_symlink():
             raise Problems(Problem(str(path), "is a link", "use a folder that nobody else writes to", "bad-file"))
-    (own / "partial").mkdir(parents=True, exist_ok=True)
-    return own
+    (rlrun_folder / "partial").mkdir(parents=True, exist_ok=True)
+    return rlrun_folder
 
 
 def staging_folder(folder: Path, listed: Listing) -> Path:
-    """Where the client leaves files of this commit until they are verified.
+    """The folder where the client leaves files of this commit until they are verified.
 
     Removes what other commits left, and temporary files of Hugging Face's client: 2.4 resumes none after a kill.
     """
@@ -64,25 +64,25 @@ def staging_folder(folder: Path, listed: Listing) -> Path:
     for other in parent.iterdir():
         if other.name != name:
             shutil.rmtree(other, ignore_errors=True)
-    for left in (parent / name).glob(".cache/**/*.incomplete"):
-        left.unlink()
+    for partial in (parent / name).glob(".cache/**/*.incomplete"):
+        partial.unlink()
     (parent / name).mkdir(exist_ok=True)
     return parent / name
 
 
 def read(folder: Path, name: str = "manifest.json") -> Manifest | None:
-    """None where there is none, or where it is not one of ours."""
+    """The manifest; None where there is none, or where it is not valid."""
     try:
         node = parse_json(read_file(folder / names.OURS / name))
         manifest = Manifest(**node)
-        sizes = [of["bytes"] for of in manifest.files.values()]
+        sizes = [entry["bytes"] for entry in manifest.files.values()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return None if names.check_names(manifest.files) or not all(isinstance(size, int) for size in sizes) else manifest
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """From here on the folder is complete; what only an unfinished one needs is removed. Raises `OSError`."""
+    """Mark the folder as complete, and remove the files of an unfinished download. Raises `OSError`."""
     path = folder / names.OURS / "manifest.json"
     write_atomic(path, json.dumps(asdict(manifest), indent=1) + "\n")
     path.chmod(0o644)  # others may use a shared store
@@ -92,23 +92,23 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def set_aside(folder: Path) -> frozenset[str]:
-    """Until the next `write` the folder is not what its manifest says. Returns the files that it named: these may be
-    replaced, and nothing else. Raises `Problems` and `OSError`."""
-    own = make_own_folder(folder)
+    """Mark the folder as incomplete until the next `write`. Returns the paths in its manifest: these files may be
+    replaced, and no others. Raises `Problems` and `OSError`."""
+    rlrun_folder = make_own_folder(folder)
     with suppress(FileNotFoundError):
-        (own / "manifest.json").replace(own / "before.json")
-    before = read(folder, "before.json")
-    return frozenset(before.files if before else ())
+        (rlrun_folder / "manifest.json").replace(rlrun_folder / "before.json")
+    previous = read(folder, "before.json")
+    return frozenset(previous.files if previous else ())
 
 
 def complete(folder: Path) -> Manifest | None:
-    """The manifest, where every file is there in its size. Nothing is hashed: `verify` does that."""
+    """The manifest, if every file is there with its size, else None. Nothing is hashed: `verify` does that."""
     manifest = read(folder)
     if manifest is None:
         return None
-    for path, of in manifest.files.items():
+    for path, entry in manifest.files.items():
         file = folder / path
-        if not file.is_file() or file.stat().st_size != of["bytes"]:
+        if not file.is_file() or file.stat().st_size != entry["bytes"]:
             return None
     return manifest
 
@@ -118,19 +118,19 @@ def verify(folder: Path) -> list[Problem]:
     manifest = read(folder)
     if manifest is None:
         return [Problem(str(folder), "has no manifest to verify against", "download the model here again", "not-found")]
-    found = []
-    for path, of in manifest.files.items():
+    problems = []
+    for path, entry in manifest.files.items():
         file, reason = folder / path, ""
         try:
-            if file.stat().st_size != of["bytes"]:
+            if file.stat().st_size != entry["bytes"]:
                 reason = "has a different size than its manifest says"
-            elif sha256(file) != of["sha256"]:
+            elif sha256(file) != entry["sha256"]:
                 reason = "changed since it was downloaded (sha256 differs)"
         except OSError as error:
             reason = error_message(error)
         if reason:
-            found.append(Problem(str(file), reason, "download it again", "changed"))
-    return found
+            problems.append(Problem(str(file), reason, "download it again", "changed"))
+    return problems
 
 
 @contextmanager
@@ -143,8 +143,8 @@ def locked(folder: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                who = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip() or "another process"
-                on_wait(f"{folder}: waiting for {who}, which is downloading to it")
+                holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip() or "another process"
+                on_wait(f"{folder}: waiting for {holder}, which is downloading to it")
                 time.sleep(_POLL_S)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}".encode(), 0)

@@ -1,4 +1,4 @@
-"""ModelScope, by way of its own client: endpoint (MODELSCOPE_ENDPOINT) and token are those that the client knows."""
+"""ModelScope, through its own client, whose endpoint (MODELSCOPE_ENDPOINT) and token are used."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
     import_tqdm_disabled()
     from modelscope_hub import HubApi, errors  # noqa: PLC0415  # late: a client library, only where hubs are asked
 
-    asked = revision or DEFAULT_REVISION
+    wanted_revision = revision or DEFAULT_REVISION
     try:
         endpoint = HubApi().resolve_endpoint_for_read(repo, repo_type=kind)
-        found = HubApi(endpoint=endpoint).list_repo_files(repo, kind, revision=asked)
+        entries = HubApi(endpoint=endpoint).list_repo_files(repo, kind, revision=wanted_revision)
     except (errors.HubError, OSError) as error:
         raise Problems(_problem(repo, error)) from error
     files = tuple(
         RemoteFile(file.path, file.size, file.sha256.lower() if file.sha256 else None, None)
-        for file in found
+        for file in entries
         if not file.is_dir
     )
-    return Listing("modelscope", kind, repo, asked, _hash_of(files), files, endpoint)
+    return Listing("modelscope", kind, repo, wanted_revision, _hash_of(files), files, endpoint)
 
 
 def _hash_of(files: tuple[RemoteFile, ...]) -> str:
-    """Stands for the commit, which the listing does not contain: it changes when any file does."""
+    """A hash of the listing in place of a commit, which it does not contain: it changes when any file does."""
     content = sorted((file.path, file.size, file.sha256) for file in files)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -65,7 +65,7 @@ def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callabl
 
 
 def _problem(where: str, error: Exception) -> Problem:
-    """Raises `error` itself where the disk refused. The client's own texts may quote signed links: none is shown."""
+    """The problem for an error, without the client's text, which may quote signed links. Raises errors of the disk."""
     from modelscope_hub import errors  # noqa: PLC0415  # late, as above
 
     if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError):

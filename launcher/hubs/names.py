@@ -1,4 +1,4 @@
-"""Which names a hub may give to files here: whatever a listing says, nothing is written outside the folder."""
+"""Checks the file names of a hub's listing, so that nothing is ever written outside the folder."""
 
 from __future__ import annotations
 

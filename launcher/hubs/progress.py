@@ -1,4 +1,4 @@
-"""How far a download is: worker threads write it down, one reader shows it."""
+"""The progress of a download, which worker threads record and one reader shows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class FileProgress:
     size: int
     done_bytes: int = 0
     done: bool = False
-    """It is verified and has its name."""
+    """Whether it is verified and has its final name."""
 
 
 @dataclass(frozen=True)
 class Progress:
     files: tuple[FileProgress, ...]
     bytes_per_s: float
-    """From the network, since the download began."""
+    """Mean rate from the network since the download began."""
     notes: tuple[str, ...]
-    """What went wrong and is tried again, one line each, since the last call."""
+    """Lines on attempts that failed and are repeated, since the last call."""
 
     @property
     def total_bytes(self) -> int:
@@ -43,15 +43,15 @@ def import_tqdm_disabled() -> None:
 
     Does nothing where it is imported already; the variable is not left to other processes.
     """
-    before = os.environ.get("TQDM_DISABLE")
+    previous = os.environ.get("TQDM_DISABLE")
     os.environ["TQDM_DISABLE"] = "1"
     try:
         importlib.import_module("tqdm.auto")
     finally:
-        if before is None:
+        if previous is None:
             del os.environ["TQDM_DISABLE"]
         else:
-            os.environ["TQDM_DISABLE"] = before
+            os.environ["TQDM_DISABLE"] = previous
 
 
 class SilentBar:
@@ -78,7 +78,7 @@ class Stopped(BaseException):
 
 
 class ProgressBoard:
-    """Written by the workers, read by the one who watches; also where all of them are stopped."""
+    """Written by the workers, read by the thread that watches, which also stops the workers by it."""
 
     def __init__(self, files: Sequence[RemoteFile]) -> None:
         self.stopping = threading.Event()
@@ -88,14 +88,14 @@ class ProgressBoard:
         self._fetched, self._began = 0, time.monotonic()
 
     def show(self, file: RemoteFile, done_bytes: int, *, done: bool = False) -> None:
-        """Raises `Stopped`."""
+        """Record how much of a file is there. Raises `Stopped`."""
         if self.stopping.is_set():
             raise Stopped
         with self._lock:
             self._files[file.path] = FileProgress(file.path, file.size, done_bytes, done)
 
     def add_fetched(self, file: RemoteFile, count: int) -> None:
-        """`count` more bytes are here; fewer when it is negative: the client began anew. Raises `Stopped`."""
+        """Record `count` more bytes; a negative `count` where the client starts again. Raises `Stopped`."""
         self.show(file, min(max(self._files[file.path].done_bytes + count, 0), file.size))
         with self._lock:
             self._fetched += max(count, 0)
@@ -105,7 +105,7 @@ class ProgressBoard:
             self._notes.append(text)
 
     def read(self) -> Progress:
-        """Where everything stands; each note is handed out once."""
+        """The progress of all files; each note is returned once."""
         elapsed = time.monotonic() - self._began
         with self._lock:
             notes, self._notes = tuple(self._notes), []

@@ -22,11 +22,11 @@ _READ_BYTES = 1 << 20
 @dataclass(frozen=True)
 class RemoteFile:
     path: str
-    """Parts are divided by `/`; it is what the hub says, so it is checked before anything is written."""
+    """Path with `/`, as the hub lists it; it is checked before anything is written."""
     size: int
     sha256: str | None
     git_sha1: str | None
-    """Git's name of the content, sha1 of `blob SIZE\\0` and the bytes; small files on Hugging Face have only this."""
+    """Git's blob id, the SHA-1 of `blob SIZE\\0` and the bytes; small files on Hugging Face have only this."""
 
     def sha256_if_equal(self, local: Path, on_bytes: Callable[[int], None]) -> str:
         """The sha256 of `local` if its bytes are this file's, otherwise the empty string.
@@ -36,12 +36,12 @@ class RemoteFile:
         if local.stat().st_size != self.size:
             return ""
         sha256, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
-        with local.open("rb") as opened:
-            while data := opened.read(_READ_BYTES):
+        with local.open("rb") as stream:
+            while data := stream.read(_READ_BYTES):
                 sha256.update(data)
                 if not self.sha256:
                     git.update(data)
-                on_bytes(opened.tell())
+                on_bytes(stream.tell())
         same = sha256.hexdigest() == self.sha256 if self.sha256 else git.hexdigest() == self.git_sha1
         return sha256.hexdigest() if same else ""
 
@@ -69,10 +69,10 @@ def is_id(text: str) -> bool:
 
 def check_repo(repo: str, revision: str | None) -> None:
     """Raises `Problems` for a name or revision that no hub could have."""
-    found = []
+    problems = []
     if not is_id(repo):
-        found.append(Problem(short_repr(repo), "not the name of a repository", "expected owner/name"))
+        problems.append(Problem(short_repr(repo), "not the name of a repository", "expected owner/name"))
     if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision or "//" in revision):
-        found.append(Problem("revision", f"got {short_repr(revision)}", "expected a branch, tag or commit"))
-    if found:
-        raise Problems(found)
+        problems.append(Problem("revision", f"got {short_repr(revision)}", "expected a branch, tag or commit"))
+    if problems:
+        raise Problems(problems)

@@ -28,19 +28,19 @@ from launcher.core.events import (
 )
 
 MOST_WAITING = 10_000
-"""Events that wait for the end of their step; more are passed on without it."""
+"""Most events that wait for the end of their step; when there are more, they are passed on without it."""
 
 
 @dataclass(frozen=True)
 class FeedPosition:
-    """What has been read. A pure function of the log up to `seq`, so that two readers number the steps alike."""
+    """How far a log has been read. It depends on the log up to `seq` alone, so two readers number the steps alike."""
 
     seq: int = -1
-    """Of the last event."""
+    """`seq` of the last event."""
     row: int = -1
-    """Of the last step; see `TrackedStep.row`."""
+    """Row of the last step; see `TrackedStep.row`."""
     shift: int = 0
-    """Row of a step less its number."""
+    """Row of a step minus its number."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TrackedStep:
     at: float
     """Unix seconds (UTC)."""
     after: FeedPosition
-    """Where to go on once this is sent."""
+    """The position to continue from once this is sent."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     alerts: Sequence[Alert] = ()
     samples: Sequence[Sample] = ()
@@ -63,7 +63,7 @@ class TrackedStep:
     usage: Mapping[int, Usage] = field(default_factory=dict)
     """The latest measurement of each process, by rank."""
     went_back: int | None = None
-    """The step that the run went back to since the step before: what it reported after that is undone."""
+    """The step to which the run went back since the previous one: what it reported after that is undone."""
 
 
 class Feed:
@@ -72,14 +72,14 @@ class Feed:
     def __init__(self, log: Path, position: FeedPosition | None = None) -> None:
         self.position = position = position or FeedPosition()
         self.ended: Ended | None = None
-        """How the run ended; None while it goes on, or where it was killed."""
+        """How the run ended; None while it runs, and where it was killed."""
         self._log = LogReader(log, after=position.seq)
         self._waiting = list[Event]()
         self._undone: Sequence[range] = undone(LogReader(log).new()) if scan(log)[1] else ()
 
     def new(self) -> Iterator[TrackedStep]:
-        """The steps finished since the last call. Those that the log undoes later are left out, as far as it does so
-        already when this feed begins; their rows stay free."""
+        """The steps finished since the last call. Those that the log, when this feed begins, already undoes later are
+        left out; their rows stay free."""
         for logged in self._log.new():
             if is_damage(logged.event):
                 continue
@@ -91,11 +91,11 @@ class Feed:
                 yield step
 
     def _take(self, logged: LoggedEvent) -> TrackedStep | None:
-        event, place = logged.event, replace(self.position, seq=logged.seq)
+        event, position = logged.event, replace(self.position, seq=logged.seq)
         if isinstance(event, Step):
-            shift = max(place.shift, place.row + 1 - event.step)
-            place = replace(place, row=event.step + shift, shift=shift)
-        self.position = place
+            shift = max(position.shift, position.row + 1 - event.step)
+            position = replace(position, row=event.step + shift, shift=shift)
+        self.position = position
         if is_undone(logged, self._undone):
             return None
         if isinstance(event, Step | Sample | Distribution | Alert | Usage | Stalled | Restarted | Resumed):
@@ -108,26 +108,26 @@ class Feed:
         return None
 
     def _finish(self, last: Event) -> TrackedStep | None:
-        """What waits, as one step. What a history holds beside metrics takes a row of its own without them."""
+        """The waiting events as one step, if any. Samples and distributions without metrics get a row of their own."""
         events, self._waiting = self._waiting, []
-        samples, spread = _of(events, Sample), _of(events, Distribution)
-        alerts = list(map(_alert, _of(events, Alert | Stalled)))
-        back = [event.step for event in _of(events, GOES_BACK)]
+        samples, distributions = _select(events, Sample), _select(events, Distribution)
+        alerts = list(map(_alert, _select(events, Alert | Stalled)))
+        back_to = [event.step for event in _select(events, GOES_BACK)]
         if not isinstance(last, Step):
-            if not (samples or spread or alerts or back):
+            if not (samples or distributions or alerts or back_to):
                 return None
-            self.position = replace(self.position, row=self.position.row + bool(samples or spread))
-        steps = [event.step for event in _of(events, Step | Sample | Distribution | Alert | Stalled)]
+            self.position = replace(self.position, row=self.position.row + bool(samples or distributions))
+        steps = [event.step for event in _select(events, Step | Sample | Distribution | Alert | Stalled)]
         return TrackedStep(
-            row=self.position.row, step=[*back, *steps][-1], at=last.at, after=self.position,
+            row=self.position.row, step=[*back_to, *steps][-1], at=last.at, after=self.position,
             metrics=last.metrics if isinstance(last, Step) else {}, alerts=alerts, samples=samples,
-            distributions=spread, usage={event.rank: event for event in _of(events, Usage)},
-            went_back=min(back, default=None),
+            distributions=distributions, usage={event.rank: event for event in _select(events, Usage)},
+            went_back=min(back_to, default=None),
         )  # fmt: skip
 
 
-def _of(events: Sequence[Event], kind: Any) -> list[Any]:
-    """Those of a class, or of several."""
+def _select(events: Sequence[Event], kind: Any) -> list[Any]:
+    """The events of a class, or of a union of classes."""
     return [event for event in events if isinstance(event, kind)]
 
 

@@ -18,10 +18,10 @@ from launcher.trackers.tracker import TrackedRun, Tracker
 
 
 class OwnFile:
-    """A file that a tracker appends to, and that holds exactly what is remembered: what was written after that, before
-    a kill, is cut off when it is opened again.
+    """A file that a tracker appends to. What was written after the remembered `state`, before a kill, is cut off when
+    the file is opened again.
 
-    `has` is None where the file holds what `state` says; else it begins anew, and `has` is -1. Of a file that is not
+    `has` is None where the file holds all that `state` says; else -1, and the file begins anew. In a file that is not
     `ours`, what others wrote before stays.
     """
 
@@ -31,19 +31,19 @@ class OwnFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         self._file = os.fdopen(os.open(path, flags, 0o600), "r+b")
         self.write, self.flush, self.close = self._file.write, self._file.flush, self._file.close
-        there = os.fstat(self._file.fileno()).st_size
+        existing_bytes = os.fstat(self._file.fileno()).st_size
         self.has: int | None = -1
-        self._base = size = 0 if ours else there
+        self._base = size = 0 if ours else existing_bytes
         if state.get("path") == self._named:
             self._base, size = int(state["base"]), int(state["bytes"])
-            self.has = None if there >= size else -1
-            size = size if self.has is None else min(self._base, there)
+            self.has = None if existing_bytes >= size else -1
+            size = size if self.has is None else min(self._base, existing_bytes)
         self._file.truncate(size)
         self._file.seek(size)
 
     @property
     def state(self) -> dict[str, Any]:
-        """What is to be remembered of it as it is now."""
+        """The state to remember: path, bytes that others wrote before, and size now."""
         return {"path": self._named, "base": self._base, "bytes": self._file.tell()}
 
     @property

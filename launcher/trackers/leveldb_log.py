@@ -9,9 +9,9 @@ from pathlib import Path
 
 BLOCK = 2**15
 HEADER = 7
-"""Of a piece, and of the file: both programs begin it with seven bytes of their own."""
+"""Bytes of a piece's header, and of the file's, which both programs begin with seven bytes of their own."""
 LAST_PIECES = (1, 4)
-"""Types of a piece that ends a record: the whole of it, or its last part."""
+"""Types of a piece that ends a record: a whole record, or its last part."""
 
 
 def records(file: Path) -> Iterator[bytes]:
@@ -20,9 +20,9 @@ def records(file: Path) -> Iterator[bytes]:
         log.seek(HEADER)
         position, record = HEADER, b""
         while True:
-            left = BLOCK - position % BLOCK
-            if left < HEADER:  # padding
-                position = log.seek(position + left)
+            block_rest = BLOCK - position % BLOCK
+            if block_rest < HEADER:  # padding
+                position = log.seek(position + block_rest)
                 continue
             header = log.read(HEADER)
             if len(header) < HEADER:

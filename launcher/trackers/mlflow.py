@@ -24,7 +24,7 @@ from launcher.trackers.tracker import TrackedRun, Tracker
 
 T = TypeVar("T")
 ID, ROW = "rlrun.id", "rlrun.row"
-MOST_METRICS, MOST_PARAMS = 900, 90  # of one call
+MOST_METRICS, MOST_PARAMS = 900, 90  # in one call
 LONGEST_NAME, LONGEST_PARAM, LONGEST_TAG = 250, 500, 5000
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
@@ -34,26 +34,26 @@ class MLflow(Tracker):
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         database = run.folder.absolute() / "mlflow.db"
-        own = f"sqlite:///{database}"
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or own
-        if uri == own and not database.exists():
+        local_uri = f"sqlite:///{database}"
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or local_uri
+        if uri == local_uri and not database.exists():
             _make_database(database)
         self._client = MlflowClient(tracking_uri=uri)
-        experiment = _experiment(
-            self._client, run, (run.folder.absolute() / "mlartifacts").as_uri() if uri == own else None
+        experiment = _get_experiment(
+            self._client, run, (run.folder.absolute() / "mlartifacts").as_uri() if uri == local_uri else None
         )
-        found = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'", max_results=1)
-        there = found[0] if found else self._create(experiment, run)
-        self._id, self.where = there.info.run_id, uri
-        self._known: dict[str, set[tuple[int, int]]] | None = {} if found else None
-        return int(there.data.tags.get(ROW, -1))
+        runs = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'", max_results=1)
+        tracked = runs[0] if runs else self._create(experiment, run)
+        self._id, self.where = tracked.info.run_id, uri
+        self._sent: dict[str, set[tuple[int, int]]] | None = {} if runs else None
+        return int(tracked.data.tags.get(ROW, -1))
 
     def _create(self, experiment: str, run: TrackedRun) -> Run:
-        made = self._client.create_run(experiment, tags={ID: run.id}, run_name=run.experiment)
+        created = self._client.create_run(experiment, tags={ID: run.id}, run_name=run.experiment)
         texts = [Param(_name(key), str(value)[:LONGEST_PARAM]) for key, value in run.config.items()]
         for params in _chunks(texts, MOST_PARAMS):
-            self._client.log_batch(made.info.run_id, params=params)
-        return made
+            self._client.log_batch(created.info.run_id, params=params)
+        return created
 
     def log(self, steps: Sequence[TrackedStep]) -> None:
         for step in steps:
@@ -63,21 +63,21 @@ class MLflow(Tracker):
             if step.samples:
                 lines = [json.dumps(writable(asdict(sample)), ensure_ascii=False) for sample in step.samples]
                 self._client.log_text(self._id, "\n".join(lines) + "\n", f"samples/step_{step.step}.jsonl")
-        for metrics in _chunks(self._unknown(steps), MOST_METRICS):
+        for metrics in _chunks(self._unsent_metrics(steps), MOST_METRICS):
             self._client.log_batch(self._id, metrics=metrics)
         self._client.set_tag(self._id, ROW, str(steps[-1].row))
-        self._known = None  # only the first call may find a part of it there
+        self._sent = None  # only the first call may find that a part was sent
 
-    def _unknown(self, steps: Sequence[TrackedStep]) -> Iterator[Metric]:
-        """Those that a call which was cut off has not sent."""
+    def _unsent_metrics(self, steps: Sequence[TrackedStep]) -> Iterator[Metric]:
+        """The metrics that an earlier call, which was cut off, has not sent."""
         for step in steps:
             at = int(step.at * 1000)
             for key, value in step.metrics.items():
                 name = _name(key)
-                if self._known is not None and name not in self._known:
+                if self._sent is not None and name not in self._sent:
                     history = self._client.get_metric_history(self._id, name)
-                    self._known[name] = {(each.timestamp, each.step) for each in history}
-                if self._known is None or (at, step.step) not in self._known[name]:
+                    self._sent[name] = {(each.timestamp, each.step) for each in history}
+                if self._sent is None or (at, step.step) not in self._sent[name]:
                     yield Metric(name, value, at, step.step)
 
     def close(self, how: How | None) -> None:
@@ -86,7 +86,7 @@ class MLflow(Tracker):
 
 
 def _make_database(path: Path) -> None:
-    """All of its tables or none: MLflow cannot go on with those that a kill has left."""
+    """Make a database with all tables, or none: MLflow cannot use one that a kill left incomplete."""
     part = path.with_name(f"{path.name}.part")
     for file in path.parent.glob(f"{part.name}*"):
         file.unlink()
@@ -95,20 +95,20 @@ def _make_database(path: Path) -> None:
 
 
 def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
-    left = iter(items)
-    while chunk := list(islice(left, most)):
+    remaining = iter(items)
+    while chunk := list(islice(remaining, most)):
         yield chunk
 
 
-def _experiment(client: MlflowClient, run: TrackedRun, artifacts: str | None) -> str:
+def _get_experiment(client: MlflowClient, run: TrackedRun, artifacts: str | None) -> str:
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.project
-    if found := client.get_experiment_by_name(name):
-        return found.experiment_id
+    if experiment := client.get_experiment_by_name(name):
+        return experiment.experiment_id
     return client.create_experiment(name, artifact_location=artifacts)
 
 
 def _name(name: str) -> str:
-    """With what MLflow allows: letters, digits, `_`, `-`, `.`, space, `/`, and no empty or upward part of a path."""
+    """A name in MLflow's characters (letters, digits, `_`, `-`, `.`, space, `/`), without empty parts, `.` or `..`."""
     plain = re.sub(r"[^\w/. -]", "_", name.replace("@", "_at_"), flags=re.ASCII)
     parts = [part for part in plain.split("/") if part.strip(". ")]
     return "/".join(parts)[:LONGEST_NAME] or "_"

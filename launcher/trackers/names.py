@@ -18,15 +18,15 @@ _HELD_OUT = re.compile(r"val-core/.+/reward/(mean@[0-9]+)")
 
 
 def with_guide_names(metrics: Mapping[str, float]) -> dict[str, float]:
-    """`metrics`, and again those that guides know by another name (`guide_name` in the catalogue); of held-out data
-    the mean over its sources, such as `val/core/reward/mean@1`."""
+    """`metrics`, and a copy of each that guides know by another name (`guide_name` in the catalogue); for held-out data
+    also the mean over its sources, such as `val/core/reward/mean@1`."""
     rows = {name: entry.guide_name for name, entry in catalogue().items() if entry.guide_name}
-    more = {guide_name: metrics[name] for name, guide_name in rows.items() if name in metrics}
+    guide_values = {guide_name: metrics[name] for name, guide_name in rows.items() if name in metrics}
     means = defaultdict(list)
     for name, value in metrics.items():
         if found := _HELD_OUT.fullmatch(name):
             means[f"val/core/reward/{found[1]}"].append(value)
-    return {**{name: math.fsum(found) / len(found) for name, found in means.items()}, **more, **metrics}
+    return {**{name: math.fsum(found) / len(found) for name, found in means.items()}, **guide_values, **metrics}
 
 
 def distribution_names(name: str) -> list[str]:

@@ -20,11 +20,11 @@ FINISH_S = 15.0
 
 
 def main(name: str, folder: str, address: str = "") -> int:
-    over = threading.Event()
-    threading.Thread(target=_end_with, args=(over,), daemon=True).start()
+    ended = threading.Event()
+    threading.Thread(target=_end_with, args=(ended,), daemon=True).start()
     say = partial(print, flush=True)
     try:
-        sent = Sender(name, Path(folder), lambda: not over.is_set(), say, address, pause=over.wait).run()
+        sent = Sender(name, Path(folder), lambda: not ended.is_set(), say, address, pause=ended.wait).run()
     except Problems as problems:
         say("\n".join(problems.lines))
         return 2
@@ -35,11 +35,11 @@ def main(name: str, folder: str, address: str = "") -> int:
     return 1 if sent.failure else 0
 
 
-def _end_with(over: threading.Event) -> None:
-    """Set `over` at the end of standard input; end the process where it does not end by itself then."""
+def _end_with(ended: threading.Event) -> None:
+    """Set `ended` at the end of standard input; exit the process FINISH_S seconds later, if it has not ended."""
     while os.read(0, 4096):
         pass
-    over.set()
+    ended.set()
     threading.Event().wait(FINISH_S)
     os._exit(1)
 

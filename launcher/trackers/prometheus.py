@@ -27,7 +27,7 @@ _USAGE = [each.name for each in fields(Usage) if each.name not in ("rank", "host
 
 @dataclass(frozen=True)
 class LatestValues:
-    """What a page says of one run."""
+    """The values of one run on a page."""
 
     run: str
     up: bool = True
@@ -35,7 +35,7 @@ class LatestValues:
     at: float = 0.0
     """When that step finished, Unix seconds."""
     alerts: Mapping[str, int] = field(default_factory=dict)
-    """By their level."""
+    """Numbers of alerts by level."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     usage: Mapping[int, Usage] = field(default_factory=dict)
     """By rank."""
@@ -48,17 +48,17 @@ def page_of(runs: Sequence[LatestValues]) -> str:
 
 def _families(runs: Sequence[LatestValues]) -> Iterator[Iterator[str]]:
     labels = [f'run="{escaped(each.run)}"' for each in runs]
-    known = list(zip(labels, runs, strict=True))
-    yield _family("rlrun_up", "1 while the run is followed", {run: float(of.up) for run, of in known})
-    yield _family("rlrun_step", "latest finished step", {run: float(of.step) for run, of in known})
-    yield _family("rlrun_step_timestamp_seconds", "when it finished, Unix time", {run: of.at for run, of in known})
+    pairs = list(zip(labels, runs, strict=True))
+    yield _family("rlrun_up", "1 while the run is followed", {run: float(one.up) for run, one in pairs})
+    yield _family("rlrun_step", "latest finished step", {run: float(one.step) for run, one in pairs})
+    yield _family("rlrun_step_timestamp_seconds", "when it finished, Unix time", {run: one.at for run, one in pairs})
     levels = get_args(Level)
-    alerts = {f'{run},level="{level}"': float(of.alerts.get(level, 0)) for run, of in known for level in levels}
+    alerts = {f'{run},level="{level}"': float(one.alerts.get(level, 0)) for run, one in pairs for level in levels}
     yield _family("rlrun_alerts", "alerts of the run", alerts)
-    named = {f'{run},name="{escaped(name)}"': value for run, of in known for name, value in of.metrics.items()}
-    yield _family("rlrun_metric", "latest value of a metric", named)
+    metrics = {f'{run},name="{escaped(name)}"': value for run, one in pairs for name, value in one.metrics.items()}
+    yield _family("rlrun_metric", "latest value of a metric", metrics)
     for name in _USAGE:
-        used = {f'{run},rank="{rank}"': vars(usage)[name] for run, of in known for rank, usage in of.usage.items()}
+        used = {f'{run},rank="{rank}"': vars(usage)[name] for run, one in pairs for rank, usage in one.usage.items()}
         values = {label: float(value) for label, value in used.items() if value is not None}
         yield _family(f"rlrun_usage_{name}", "of a training process; see the event Usage", values)
 
@@ -67,11 +67,11 @@ class Prometheus(Tracker):
     """Keeps the latest values, and sends them to whoever asks."""
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
-        """Whatever was sent before, the page begins with nothing: it needs the whole log."""
+        """Returns -1: the page begins empty, whatever was sent before, and needs the whole log."""
         self._run, self._lock = run.name, threading.Lock()
         self._metrics, self._alerts, self._usage = dict[str, float](), Counter[str](), dict[int, Usage]()
         self._step, self._at = 0, 0.0
-        self._changed = self._asked = 0
+        self._changed = self._scraped = 0
         host, _, port = run.address.rpartition(":")
         self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port or 0)), _handler(self.page))
         self._server.daemon_threads = True
@@ -94,33 +94,33 @@ class Prometheus(Tracker):
     def page(self) -> str:
         """What `/metrics` answers now."""
         with self._lock:
-            self._asked = self._changed
-            known = self._alerts, self._metrics, self._usage
-            return page_of([LatestValues(self._run, True, self._step, self._at, *known)])
+            self._scraped = self._changed
+            latest = self._alerts, self._metrics, self._usage
+            return page_of([LatestValues(self._run, True, self._step, self._at, *latest)])
 
     def close(self, how: How | None) -> None:
-        """Values that were not asked for since they changed are kept for a moment."""
+        """Stop serving; where a scraper has not yet read the last values, after it has, or LAST_LOOK_S seconds."""
         until = time.monotonic() + LAST_LOOK_S
-        while self._changed != self._asked and self._asked and time.monotonic() < until:
+        while self._changed != self._scraped and self._scraped and time.monotonic() < until:
             time.sleep(0.05)
         self._server.shutdown()
         self._server.server_close()
 
 
 def _family(name: str, text: str, samples: Mapping[str, float]) -> Iterator[str]:
-    """One gauge with its values by their labels; nothing without any."""
+    """The lines of one gauge with its values by their labels; none without values."""
     if samples:
         yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
         yield from (f"{name}{{{labels}}} {number(value)}\n" for labels, value in samples.items())
 
 
 def number(value: float) -> str:
-    """With all digits, so that it is read back equal."""
+    """A value in the text format, with all digits, so that it is read back equal."""
     return "NaN" if value != value else {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value) or repr(value)
 
 
 def escaped(text: str) -> str:
-    """A label's value."""
+    """The text escaped for a label's value."""
     return text.encode("utf-8", "backslashreplace").decode().translate(_ESCAPES)
 
 

@@ -1,4 +1,4 @@
-"""Sends a run to one tracker: what is new, again and again until it arrives; what has arrived is remembered."""
+"""Sends a run to one tracker, repeating each call until it succeeds, and remembers what has arrived."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from launcher.trackers.tracker import (
 POLL_S = 0.5
 BATCH = 200  # steps that are sent at a time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Before a call that failed is repeated: the first pause, then twice that, up to the longest."""
-LAST_TRIES = 2  # to open the tracker, once nothing more can come
+"""Pauses before a call that failed is repeated: the first, then twice that, up to the longest."""
+LAST_TRIES = 2  # rounds that may fail once the run has ended
 REFUSED_TRIES = 3
-"""Calls with the same step that fail, before it is left out where the tracker takes a later one."""
+"""Failed calls with one step after which it is left out, provided that the tracker takes a later one."""
 MOST_REFUSED = 3  # steps in a row that are left out; a tracker that refuses more is down
 
 
 @dataclass
 class Sent:
-    """What one `Sender` has sent."""
+    """Counts of what a `Sender` has sent."""
 
     where: str = ""
     steps: int = 0
@@ -53,13 +53,13 @@ class Sender:
     name: str
     folder: Path
     alive: Callable[[], bool]
-    """Whether more may come."""
+    """Whether the run may still log events."""
     say: OnMessage
     address: str = ""
-    """Of a tracker that is asked for its numbers."""
+    """`[HOST:]PORT` at which a tracker that is scraped listens."""
     pause: Callable[[float], object] = time.sleep
     opened: OnMessage = lambda where: None
-    """Called with the place where people find it, each time the tracker is open."""
+    """Called with the place where the run is shown, each time the tracker was opened."""
     sent: Sent = field(default_factory=Sent)
 
     def __post_init__(self) -> None:
@@ -77,14 +77,14 @@ class Sender:
         with locked(self.folder, self.name):
             pause, tries, most = 0.0, 0, LAST_TRIES
             while tries < most:
-                going, before = self.alive(), self._furthest  # before reading: one that has ended has written all
+                alive, before = self.alive(), self._furthest  # before reading: a run that has ended has logged all
                 failure = self._send_all()
                 if failure != self.sent.failure:
                     self.say(failure or f"{self.name}: works again")
                 self.sent.failure = failure
-                if not (failure or going):
+                if not (failure or alive):
                     break
-                tries = 0 if going or self._furthest > before else tries + 1
+                tries = 0 if alive or self._furthest > before else tries + 1
                 most = REFUSED_TRIES + 1 if self._one_by_one else LAST_TRIES
                 pause = min(pause * 2 or FIRST_PAUSE_S, LONGEST_PAUSE_S) if failure else 0.0
                 if tries < most:
@@ -93,7 +93,7 @@ class Sender:
             return self.sent
 
     def _wait(self, seconds: float) -> None:
-        """Ends early when nothing more can come."""
+        """Pause, for less where the run has ended."""
         waited = 0.0
         while waited < seconds and (self.alive() or waited < min(seconds, FIRST_PAUSE_S)):
             self.pause(min(POLL_S, seconds - waited))
@@ -106,18 +106,18 @@ class Sender:
             failure = self._log(steps)
             self._one_by_one = BATCH if failure else max(self._one_by_one - 1, 0)
             if failure and len(steps) == 1 and self._is_refused(steps[0]):
-                failure = self._pass_over(failure)
+                failure = self._skip_refused(failure)
         return failure
 
     def _is_refused(self, step: TrackedStep) -> bool:
-        """Count the failures of one step; whether there were enough."""
+        """Count a failure of this step; whether there were REFUSED_TRIES."""
         self._refusals = self._refusals + 1 if step.after.seq == self._refused_seq else 1
         self._refused_seq = step.after.seq
         return self._refusals >= REFUSED_TRIES
 
-    def _pass_over(self, failure: str) -> str:
-        """Leave out the step that was refused, where the tracker takes a later one: it is not down, then. Empty where
-        it does."""
+    def _skip_refused(self, failure: str) -> str:
+        """Leave out the refused step, and up to MOST_REFUSED in a row, where the tracker takes the next one, so that it
+        is not down. Returns "" then, else `failure`."""
         for refused in range(1, MOST_REFUSED + 1):
             if self._open():
                 break
@@ -129,18 +129,18 @@ class Sender:
                 numbers = ", ".join(str(step.step) for step in steps[:refused])
                 self.say(f"{failure}; refused {REFUSED_TRIES} times, so step {numbers} is left out")
                 return ""
-        self._drop()  # it is opened again, and reads from where it was
+        self._disconnect()  # it is opened again, and reads from where it was
         return failure
 
     def _steps(self) -> Iterator[TrackedStep]:
-        """Those that have not arrived."""
+        """The finished steps that have not arrived yet."""
         for step in self._feed.new():
             alerts_only = not (step.metrics or step.samples or step.distributions)
             if step.row > self._has or (alerts_only and step.after.seq > self._alerts_after):
                 yield step
 
     def _open(self) -> str:
-        """Connect, and find out what has arrived."""
+        """Open the tracker, and find out what has arrived. Returns why that failed, or ""."""
         self._remembered = read_state(self.folder, self.name)
         run = tracked_run(self.folder, self._remembered.id, self.address)
         write_state(self.folder, self.name, self._remembered)  # the id, which must not change with the folder's name
@@ -166,7 +166,7 @@ class Sender:
         assert self._tracker
         done = try_call(partial(self._tracker.log, steps))
         if isinstance(done, CallFailure):
-            self._drop()
+            self._disconnect()
             return f"{self.name}: {done.reason}"
         after = steps[-1].after
         self._furthest, self._refusals = max(self._furthest, after.seq), 0
@@ -178,7 +178,7 @@ class Sender:
         self.sent.samples += sum(len(step.samples) for step in steps)
         return ""
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._tracker:
             try_call(partial(self._tracker.close, None))
         self._tracker = None

@@ -33,7 +33,7 @@ class SwanLab(Tracker):
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         folder = Path(os.environ.get("SWANLAB_LOG_DIR") or run.folder / "swanlog")
         folder.mkdir(parents=True, exist_ok=True)
-        self._there = _rows(folder, run.id)
+        self._arrived = _read_rows(folder, run.id)
         settings = swanlab.Settings(interactive=False, terminal={"proxy_type": "none"})
         if settings.mode == "online" and settings.api_key is None:
             raise PermissionError(NO_KEY)
@@ -44,7 +44,7 @@ class SwanLab(Tracker):
         )  # fmt: skip
         online = settings.mode == "online"
         self.where = settings.web_host if online else str(folder)
-        return None if online else max((row for row, names in self._there.items() if STEP in names), default=-1)
+        return None if online else max((row for row, names in self._arrived.items() if STEP in names), default=-1)
 
     def log(self, steps: Sequence[TrackedStep]) -> None:
         for step in steps:
@@ -52,23 +52,23 @@ class SwanLab(Tracker):
             if step.alerts:
                 values["alerts"] = swanlab.Text("\n".join(f"{alert.level}: {alert.text}" for alert in step.alerts))
             if step.samples:
-                shown = (f"{sample.prompt}\n\n{sample.response}" for sample in step.samples)
+                texts = (f"{sample.prompt}\n\n{sample.response}" for sample in step.samples)
                 scores = (sample.heading for sample in step.samples)
-                values["val/samples"] = list(map(swanlab.Text, shown, scores))
+                values["val/samples"] = list(map(swanlab.Text, texts, scores))
             values.pop(STEP, None)  # to stand behind all others
             values[STEP] = float(step.step)  # the last one, also where nothing else of a row is left to send
-            there = self._there.pop(step.row, ())  # of a row that a kill has cut
-            if left := {name: value for name, value in values.items() if name not in there}:
-                self._run.log(left, step=step.row)
+            arrived = self._arrived.pop(step.row, ())  # names of a row that a kill left incomplete
+            if missing := {name: value for name, value in values.items() if name not in arrived}:
+                self._run.log(missing, step=step.row)
 
     def close(self, how: How | None) -> None:
         state = STATES[how] if how else "success"
         self._run.finish(state, error="the run failed" if state == "crashed" else None)
 
 
-def _rows(folder: Path, run_id: str) -> dict[int, set[str]]:
-    """The names that the files of a run hold of each row."""
-    found = defaultdict[int, set[str]](set)
+def _read_rows(folder: Path, run_id: str) -> dict[int, set[str]]:
+    """The names of the values in each row of a run's files."""
+    names_by_row = defaultdict[int, set[str]](set)
     for file in folder.glob(f"run-*-{run_id}/run-{run_id}.swanlab"):
         for data in records(file):
             record = Record()
@@ -76,5 +76,5 @@ def _rows(folder: Path, run_id: str) -> dict[int, set[str]]:
             kind = record.WhichOneof("record_type")
             if kind in ("scalar", "media"):
                 value = getattr(record, kind)
-                found[value.step].add(value.key)
-    return dict(found)
+                names_by_row[value.step].add(value.key)
+    return dict(names_by_row)

@@ -64,11 +64,11 @@ class TensorBoard(Tracker):
 
 
 def _values(step: TrackedStep) -> dict[int, list[Summary.Value]]:
-    """By the step that each is of: what was reported after a step comes with the next one."""
-    found = defaultdict[int, list[Summary.Value]](list)
-    for each in step.distributions:
-        for name in distribution_names(each.name):
-            found[each.step].append(Summary.Value(tag=name, histo=_histogram(each)))
+    """The values to write, by their own step: what was reported after a step comes with the next `TrackedStep`."""
+    values_by_step = defaultdict[int, list[Summary.Value]](list)
+    for distribution in step.distributions:
+        for name in distribution_names(distribution.name):
+            values_by_step[distribution.step].append(Summary.Value(tag=name, histo=_histogram(distribution)))
     texts = defaultdict[tuple[int, str], list[str]](list)
     for alert in step.alerts:
         fix = f" Fix: {alert.fix}" if alert.fix else ""
@@ -76,26 +76,26 @@ def _values(step: TrackedStep) -> dict[int, list[Summary.Value]]:
     for sample in step.samples:
         texts[sample.step, f"val/samples/{sample.data_source}"].append(_sample(sample))
     for (number, tag), parts in texts.items():
-        found[number].append(_text(tag, "\n\n---\n\n".join(parts)))
+        values_by_step[number].append(_text(tag, "\n\n---\n\n".join(parts)))
     for name, value in with_guide_names(step.metrics).items():
-        found[step.step].append(Summary.Value(tag=name, simple_value=_float32(value)))
-    return dict(sorted(found.items()))
+        values_by_step[step.step].append(Summary.Value(tag=name, simple_value=_float32(value)))
+    return dict(sorted(values_by_step.items()))
 
 
 def _float32(value: float) -> float:
-    """Too large ones as infinity, which protobuf would refuse."""
+    """`value`, or infinity where it exceeds the range of float32, which protobuf would refuse."""
     return value if abs(value) <= LARGEST_FLOAT or value != value else float("inf") if value > 0 else float("-inf")
 
 
-def _histogram(spread: Distribution) -> HistogramProto:
-    """TensorBoard keeps the right end of each bucket, and counts what is left of the first one in an empty bucket."""
-    count = sum(spread.counts)
-    middles = [(left + right) / 2 for left, right in zip(spread.edges, spread.edges[1:], strict=False)]
-    pairs = list(zip(middles, spread.counts, strict=False))
+def _histogram(distribution: Distribution) -> HistogramProto:
+    """TensorBoard names a bucket by its right end; the first bucket, left of all edges, is empty."""
+    count = sum(distribution.counts)
+    middles = [(left + right) / 2 for left, right in zip(distribution.edges, distribution.edges[1:], strict=False)]
+    pairs = list(zip(middles, distribution.counts, strict=False))
     return HistogramProto(
-        min=min(spread.edges, default=0.0), max=max(spread.edges, default=0.0), num=count,
+        min=min(distribution.edges, default=0.0), max=max(distribution.edges, default=0.0), num=count,
         sum=sum(middle * n for middle, n in pairs), sum_squares=sum(middle * middle * n for middle, n in pairs),
-        bucket_limit=spread.edges, bucket=[0, *spread.counts],
+        bucket_limit=distribution.edges, bucket=[0, *distribution.counts],
     )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def _text(tag: str, text: str) -> Summary.Value:
 
 
 def _sample(sample: Sample) -> str:
-    """Its texts as blocks that Markdown shows as they are."""
+    """The sample as Markdown, with its texts as code blocks."""
     parts = {"prompt": sample.prompt, "answer": sample.response, "expected": sample.ground_truth}
     texts = [f"**{name}**\n\n{indent(text, '    ', lambda line: True)}" for name, text in parts.items() if text]
     return "\n\n".join([sample.heading, *texts])

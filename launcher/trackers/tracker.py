@@ -1,4 +1,4 @@
-"""What a tracker is, the run that it shows, and what it remembers in the run's folder.
+"""The interface of a tracker, the run that it shows, and its state in the run's folder.
 
 runs/<project>/<experiment>/trackers/NAME.json    {"id", "row", "seq", "shift", "state": what the tracker keeps}
 """
@@ -31,12 +31,12 @@ CLASSES = {
     "prometheus": "prometheus:Prometheus",
     "file": "jsonl:JsonLines",
 }
-"""Of each name of `spec.trackers.TRACKERS`, the `module:class` in this package; a module imports its library."""
+"""`module:class` in this package by the names of `spec.trackers.TRACKERS`; a module imports its library."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is given of a run."""
+    """The run, as a tracker gets it."""
 
     folder: Path
     id: str
@@ -44,7 +44,7 @@ class TrackedRun:
     config: Mapping[str, Any] = field(default_factory=dict)
     """The settings by their dotted names."""
     address: str = ""
-    """`[HOST:]PORT` for a tracker that is asked for its numbers."""
+    """`[HOST:]PORT` at which a tracker that is scraped listens."""
 
     @property
     def project(self) -> str:
@@ -68,19 +68,19 @@ class Tracker:
     where = ""
     """Where people find what was sent; known once it is open."""
     state: Mapping[str, Any] = {}
-    """What is remembered beside the position, of what has been logged."""
+    """The tracker's own state after the last logged step, which is remembered with the position."""
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
-        """Connect; go on where the remembered `state` ends. Returns the row up to which it has everything already, -1
-        for nothing; None where it cannot know that, and the remembered position counts."""
+        """Connect, and continue from the remembered `state`. Returns the row up to which everything has arrived, -1 for
+        none; None where that cannot be known, and the remembered position counts."""
         raise NotImplementedError
 
     def log(self, steps: Sequence[TrackedStep]) -> None:
-        """Hand over `steps`; the rows grow."""
+        """Send `steps`, whose rows increase."""
         raise NotImplementedError
 
     def close(self, how: How | None) -> None:
-        """Nothing comes any more; `how` the run ended, None where that is not known."""
+        """Disconnect. `how` the run ended; None where that is not known."""
         raise NotImplementedError
 
 
@@ -96,7 +96,7 @@ def make_tracker(name: str) -> Tracker:
 
 @dataclass(frozen=True)
 class Remembered:
-    """What a tracker has of a run."""
+    """What is remembered of a tracker: the run's id, the position up to which it got the log, and its own state."""
 
     id: str
     position: FeedPosition = field(default_factory=FeedPosition)
@@ -108,7 +108,7 @@ def state_file(folder: Path, name: str) -> Path:
 
 
 def read_state(folder: Path, name: str) -> Remembered:
-    """Raises `Problems` where the file is damaged: to begin again would send everything twice."""
+    """What is remembered, if anything. Raises `Problems` where the file is damaged: nothing may be sent twice."""
     file = state_file(folder, name)
     try:
         node = parse_json(read_file(file))
@@ -127,8 +127,8 @@ def write_state(folder: Path, name: str, remembered: Remembered) -> None:
 
 
 def run_id(folder: Path) -> str:
-    """Of a run that no tracker has seen: it is made of its folder and of its first event, so that another run of the
-    same name has another one."""
+    """A new id for a run: 12 hex digits of a hash over its folder and its first event, so that another run of the same
+    name has another one."""
     try:
         with open_file(folder / "events.jsonl") as log:
             first = log.readline(2**16)

@@ -188,7 +188,7 @@ def ran(asked: remote.JobCommand, **job: str) -> tuple[int, str]:
 
 
 def heard(output: str, job: str, capsys: pytest.CaptureFixture[str]) -> tuple[int | None, str, str]:
-    code = job_client._passed_on(iter(output.split("\n")), job)
+    code = job_client._print_output(iter(output.split("\n")), job)
     return code, *capsys.readouterr()
 
 
@@ -269,7 +269,7 @@ def test_a_silent_head_is_asked_whether_it_is_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Silent(2)
-    monkeypatch.setattr(job_client, "_client", lambda address: server)
+    monkeypatch.setattr(job_client, "_connect", lambda address: server)
     monkeypatch.setattr(job_client, "SILENT_S", 0.05)
     assert job_client.main("h:1", "j", "true", None) == 1
     out, wrong = capsys.readouterr()

@@ -98,8 +98,8 @@ class LocalJob:
         self._redactor = start_log_redactor(pipes, log_files, shared)
         for process, log_file, (_, output) in zip(plan.processes, log_files, pipes, strict=True):
             with log_file.open("ab") as log, self._stack_files[process.rank].open("ab") as stack:
-                own = {EVENT_LOG: str(log.fileno()), STACK_FILE: str(stack.fileno())}
-                env, fds = {**shared, **process.env, **own}, (lock, log.fileno(), stack.fileno())
+                descriptors = {EVENT_LOG: str(log.fileno()), STACK_FILE: str(stack.fileno())}
+                env, fds = {**shared, **process.env, **descriptors}, (lock, log.fileno(), stack.fileno())
                 self._processes[process.rank] = subprocess.Popen(
                     process.argv, env=env, stdin=subprocess.PIPE, stdout=output, stderr=output, pass_fds=fds, cwd=cwd,
                     start_new_session=True,
@@ -117,24 +117,24 @@ class LocalJob:
         for rank, code in codes.items():
             if code and rank not in self._failures:
                 self._failures[rank] = Failure(rank, code, time.monotonic())
-        failed = self._failed()
+        failed = self._first_failure()
         if None not in codes.values():
             self._meter.close()
-            return (failed.code if failed else 0) if self._drained() else None
+            return (failed.code if failed else 0) if self._is_drained() else None
         if failed and time.monotonic() - failed.at > GRACE_S:
             self.kill()  # the others wait for the one that failed
         return None
 
-    def _failed(self) -> Failure | None:
+    def _first_failure(self) -> Failure | None:
         return first_failure(list(self._failures.values()))
 
-    def _drained(self) -> bool:
-        """Whether the logs hold all output. A grandchild that outlives its process may write on for ever."""
+    def _is_drained(self) -> bool:
+        """Whether the logs hold all output, or DRAIN_S has passed: a grandchild that is left may write forever."""
         self._ended_at = self._ended_at or time.monotonic()
         return self._redactor.poll() is not None or time.monotonic() - self._ended_at > DRAIN_S
 
     def failed_rank(self) -> int | None:
-        failed = self._failed()
+        failed = self._first_failure()
         return failed.rank if failed else None
 
     def poll_events(self) -> list[Event]:
@@ -144,19 +144,19 @@ class LocalJob:
         return ""
 
     def stacks(self, wait_s: float) -> list[Stack]:
-        """Blocks until all processes that can answer have, for at most `wait_s`."""
-        give_up, files = time.monotonic() + wait_s, self._stack_files
-        asked = [rank for rank, process in self._processes.items() if _request_stack(process, files[rank])]
-        before: dict[int, int] = {}
-        while asked and time.monotonic() < give_up:
+        """The stacks of all processes, empty for those that do not answer within `wait_s` seconds."""
+        deadline, files = time.monotonic() + wait_s, self._stack_files
+        ranks = [rank for rank, process in self._processes.items() if _request_stack(process, files[rank])]
+        previous_sizes: dict[int, int] = {}
+        while ranks and time.monotonic() < deadline:
             time.sleep(SETTLED_S)
-            alive = [rank for rank in asked if self._processes[rank].poll() is None]  # one may end meanwhile
+            alive = [rank for rank in ranks if self._processes[rank].poll() is None]  # one may end meanwhile
             sizes = {rank: files[rank].stat().st_size for rank in alive}
-            if sizes == before and all(sizes.values()):
+            if sizes == previous_sizes and all(sizes.values()):
                 break
-            before = sizes
+            previous_sizes = sizes
         host = socket.gethostname()
-        texts = {rank: files[rank].read_text(encoding="utf-8", errors="replace") for rank in asked}
+        texts = {rank: files[rank].read_text(encoding="utf-8", errors="replace") for rank in ranks}
         return [
             Stack(rank, host, process.pid, _state(process), texts.get(rank, ""))
             for rank, process in self._processes.items()
@@ -176,7 +176,7 @@ class LocalJob:
 
 
 def _request_stack(process: subprocess.Popen[bytes], file: Path) -> bool:
-    """Whether it was asked: the signal would end a process that does not catch it."""
+    """Ask a process for its stack, unless it does not catch the signal, which would end it; whether it was asked."""
     if _state(process) in (*UNRESPONSIVE, "") or not _catches(process.pid, signal.SIGUSR1):
         return False
     os.truncate(file, 0)
@@ -185,7 +185,7 @@ def _request_stack(process: subprocess.Popen[bytes], file: Path) -> bool:
 
 
 def _state(process: subprocess.Popen[bytes]) -> str:
-    """As `Stack` has it. Asked by `poll` first, as the pid of a process that has ended may be another's by now."""
+    """State letter of a process, as in `Stack`. `poll` comes first: the pid of an ended process may be another's."""
     return "X" if process.poll() is not None else _proc_text(process.pid, "stat").rpartition(")")[2].strip()[:1]
 
 
@@ -205,13 +205,13 @@ def _proc_text(pid: int, name: str) -> str:
 def start_log_redactor(
     pipes: list[tuple[int, int]], logs: list[Path], environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """The process that copies all `pipes` into their `logs`; it owns their reading ends from here on."""
+    """Start the process that copies all `pipes` (read end, write end) into their `logs`; it owns the read ends."""
     argv = [sys.executable, "-P", "-m", "launcher.core.log_redactor"]
     for (source, _), log in zip(pipes, logs, strict=True):
         argv += [str(source), str(log)]
-    with logs[0].open("ab") as own:
+    with logs[0].open("ab") as first_log:
         redactor = subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=own, stderr=own, start_new_session=True,
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=first_log, stderr=first_log, start_new_session=True,
             pass_fds=[source for source, _ in pipes],
         )  # fmt: skip
     for source, _ in pipes:

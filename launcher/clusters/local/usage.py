@@ -37,24 +37,24 @@ class Meter:
             threading.Thread(target=self._work, name="usage", daemon=True).start()
 
     def take(self) -> list[Usage]:
-        """What was measured since the last call."""
+        """The measurements since the last call."""
         return [self._measured.get() for _ in range(self._measured.qsize())]
 
     def close(self) -> None:
         self._closed.set()
 
     def _work(self) -> None:
-        used, then = dict.fromkeys(self._pids, 0.0), time.monotonic()
+        cpu_seconds, previous = dict.fromkeys(self._pids, 0.0), time.monotonic()
         psutil.cpu_percent()  # counts from the call before
         with gpu_driver() if any(self._gpus.values()) else nullcontext(_no_gpu) as gpu:
             while not self._closed.wait(self._every_s):
                 now, shared = time.monotonic(), self._machine_usage()
                 for rank, (seconds, memory) in self._process_usage().items():
-                    cpu = round(100 * max(seconds - used[rank], 0.0) / (now - then), 1)
-                    used[rank] = seconds
+                    cpu = round(100 * max(seconds - cpu_seconds[rank], 0.0) / (now - previous), 1)
+                    cpu_seconds[rank] = seconds
                     of_gpu = gpu(self._gpus[rank])
                     self._measured.put(replace(shared, rank=rank, cpu_percent=cpu, memory_bytes=memory, **of_gpu))
-                then = now
+                previous = now
 
     def _machine_usage(self) -> Usage:
         """The fields that all ranks share."""
@@ -70,18 +70,18 @@ class Meter:
 
     def _process_usage(self) -> dict[int, tuple[float, int]]:
         """CPU seconds since its start, and resident bytes, of each rank that lives, with all its descendants."""
-        every = {process.pid: process for process in psutil.process_iter(["ppid"])}  # one listing for all ranks
+        processes = {process.pid: process for process in psutil.process_iter(["ppid"])}  # one listing for all ranks
         children = defaultdict[int, list[psutil.Process]](list)
-        for process in every.values():
+        for process in processes.values():
             children[process.info["ppid"]].append(process)
-        found = {}
+        usage_by_rank = {}
         for rank, pid in self._pids.items():
-            family = [every[pid]] if pid in every else []
+            family = [processes[pid]] if pid in processes else []
             for process in family:  # grows meanwhile
                 family += children[process.pid]
-            if used := [one for one in map(_usage_of, family) if one]:
-                found[rank] = sum(seconds for seconds, _ in used), sum(resident for _, resident in used)
-        return found
+            if usages := [one for one in map(_usage_of, family) if one]:
+                usage_by_rank[rank] = sum(seconds for seconds, _ in usages), sum(resident for _, resident in usages)
+        return usage_by_rank
 
 
 def _usage_of(process: psutil.Process) -> tuple[float, int] | None:
@@ -106,7 +106,7 @@ def gpu_of(env: Mapping[str, str]) -> str:
 
 @contextmanager
 def gpu_driver() -> Iterator[Callable[[str], GpuUsage]]:
-    """Usage of a GPU by its name. NVML is loaded once, which takes longer than any query."""
+    """A function that returns the usage of a GPU by its name. NVML is loaded once, which takes longer than a query."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -141,7 +141,7 @@ def _gpu_usage(name: str) -> GpuUsage:
 
 
 def _query(call: Callable[..., Any], *args: Any) -> Any:
-    """None where the driver does not answer."""
+    """The result of an NVML call; None where the driver returns an error."""
     try:
         return call(*args)
     except pynvml.NVMLError:

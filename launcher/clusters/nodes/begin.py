@@ -1,4 +1,4 @@
-"""Make this machine the head or a node of a cluster, and take it out again."""
+"""Makes this machine the head or a node of a cluster, and removes it from there."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ EXPECTED = "expected HOST:PORT, as rlrun cluster up prints it"
 
 
 def up(port: int | None, address: str | None, token: str | None, words: Sequence[str], tell: OnMessage) -> Node:
-    """Make this machine the head of a cluster, and wait until it is up. By default with a new `token`."""
+    """Make this machine the head of a cluster, by default with a new `token`, and wait for it. Raises `Problems`."""
     home = _free_home("up")
     ip = address or own_address()
     if port is not None and (error := port_error(port)):
         fix = f"use {machine.free_ports(1)[0]}"
         raise Problems(Problem("--port", f"{port}: {error_message(error)}", fix, "in-use"))
-    chosen = port or (PORT if port_error(PORT) is None else machine.free_ports(1)[0])
+    chosen_port = port or (PORT if port_error(PORT) is None else machine.free_ports(1)[0])
     host = f"[{ip}]" if ":" in ip else ip
-    node = Node(f"{host}:{chosen}", ip, True, secrets.token_hex(8), _temp(), tuple(words))
-    return _begin(home, node, token or secrets.token_hex(32), tell)
+    node = Node(f"{host}:{chosen_port}", ip, True, secrets.token_hex(8), _temp(), tuple(words))
+    return _start_node(home, node, token or secrets.token_hex(32), tell)
 
 
 def join(
     address: str, token: str, ip: str | None, words: Sequence[str], tell: OnMessage, leave_after_s: float | None = None
 ) -> Node:
-    """Add this machine to the cluster whose head is at `address`. One that is in it already is left as it is."""
+    """Add this machine to the cluster whose head is at `address`, unless it is in it already. Raises `Problems`."""
     if (present := here().node()) and present.address == address and here().has_keeper():
         return present
     home = _free_home("join")
@@ -62,7 +62,7 @@ def join(
         fix = "use rlrun cluster up there, and its address"
         raise Problems(Problem(address, error_message(error), fix, "not-reachable")) from error
     node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words), leave_after_s)
-    return _begin(home, node, token, tell)
+    return _start_node(home, node, token, tell)
 
 
 def read_head(head: str, file: str | None, stdin: TextIO) -> tuple[str, str]:
@@ -77,11 +77,11 @@ def read_head(head: str, file: str | None, stdin: TextIO) -> tuple[str, str]:
 
 def read_token(file: str | None, stdin: TextIO) -> str:
     """The cluster's token from `file`, from `stdin` for `-`, by default from this machine's earlier cluster."""
-    named = Path(file or here().token)
+    path = Path(file or here().token)
     try:
-        token = stdin.readline() if file == "-" else named.read_text(encoding="utf-8")
+        token = stdin.readline() if file == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        got = f"{named}: {error_message(error)}"
+        got = f"{path}: {error_message(error)}"
         raise Problems(Problem("--token-file", got, f"use {COPY}", "bad-file")) from error
     if not token.strip():
         raise Problems(Problem("--token-file", "holds no token", f"use {COPY}", "bad-file"))
@@ -91,35 +91,35 @@ def read_token(file: str | None, stdin: TextIO) -> str:
 
 @contextmanager
 def hold(block: bool) -> Iterator[None]:
-    """With `block`, for containers and steps of Slurm: this process and the node that is started within end together,
-    and a signal ends both."""
-    asked: list[int] = []
+    """With `block`, for containers and steps of Slurm: this process and the node that is started in the context end
+    together, and a signal ends both."""
+    signals: list[int] = []
 
     def end(number: int, _: FrameType | None) -> None:
-        asked.append(number)
-        for each in ENDING:
-            signal.signal(each, signal.SIG_IGN)
+        signals.append(number)
+        for ending in ENDING:
+            signal.signal(ending, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
     if not block:
         yield
         return
-    for each in ENDING:
-        if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, end)
+    for ending in ENDING:
+        if signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, end)
     try:
         yield
         while here().has_keeper():
             time.sleep(POLL_S)
         raise SystemExit(1)
     finally:
-        if asked:
+        if signals:
             down(lambda _: None)
 
 
 def down(tell: OnMessage) -> str:
-    """End this machine's node, and say what has ended. The processes of a keeper that was killed are found by their
-    mark."""
+    """End this machine's node; returns a line on what has ended. Processes left by a keeper that was killed are found
+    by their mark."""
     home = here()
     node = home.node()
     if node is None:
@@ -127,9 +127,9 @@ def down(tell: OnMessage) -> str:
     tell("ending Ray")
     if home.has_keeper() and (keeper := home.keeper_pid()):
         processes.send(keeper, signal.SIGTERM)
-        if not _until(lambda: not home.has_keeper(), DOWN_S):
+        if not _wait_until(lambda: not home.has_keeper(), DOWN_S):
             processes.send(keeper, signal.SIGKILL)
-            _until(lambda: not home.has_keeper(), DOWN_S)
+            _wait_until(lambda: not home.has_keeper(), DOWN_S)
     processes.end(node, None, 0)
     shutil.rmtree(node.temp, ignore_errors=True)
     home.clear()
@@ -137,7 +137,7 @@ def down(tell: OnMessage) -> str:
 
 
 def _free_home(doing: str) -> Home:
-    """The folder for a new node. Raises `Problems` where there is one, or no Ray."""
+    """The folder for a new node. Raises `Problems` where this machine has a node, or no Ray."""
     if find_spec("ray") is None:
         raise Problems(Problem("ray", "is not installed", "pip install ray", "not-installed"))
     home = here()
@@ -145,8 +145,8 @@ def _free_home(doing: str) -> Home:
     if node and home.has_keeper():
         got = f"this machine {'is the head of' if node.head else 'is in'} the cluster at {node.address}"
         raise Problems(Problem(doing, got, "end it by rlrun cluster down", "in-use"))
-    if node and (left := processes.find(node)):
-        got = f"{len(left)} processes of the cluster at {node.address} have lost their keeper"
+    if node and (remaining := processes.find(node)):
+        got = f"{len(remaining)} processes of the cluster at {node.address} have lost their keeper"
         raise Problems(Problem(doing, got, "end them by rlrun cluster down", "in-use"))
     if node:  # the machine was switched off, or its keeper gave up
         shutil.rmtree(node.temp, ignore_errors=True)
@@ -154,7 +154,7 @@ def _free_home(doing: str) -> Home:
     return home
 
 
-def _begin(home: Home, node: Node, token: str, tell: OnMessage) -> Node:
+def _start_node(home: Home, node: Node, token: str, tell: OnMessage) -> Node:
     lock = home.lock()
     if lock is None:
         shutil.rmtree(node.temp)
@@ -169,11 +169,11 @@ def _begin(home: Home, node: Node, token: str, tell: OnMessage) -> Node:
 
 
 def _start_keeper(home: Home, node: Node, token: str, lock: int) -> subprocess.Popen[bytes]:
-    """It keeps `lock` as long as it lives."""
+    """Writes the node's files and starts its keeper, which holds `lock` as long as it lives."""
     try:
         home.token.unlink(missing_ok=True)
-        with os.fdopen(os.open(home.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(token)
+        with os.fdopen(os.open(home.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as token_file:
+            token_file.write(token)
         home.write_node(node)
         home.write_state(State("starting"))
         with os.fdopen(os.open(home.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
@@ -186,20 +186,20 @@ def _start_keeper(home: Home, node: Node, token: str, lock: int) -> subprocess.P
 
 
 def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: OnMessage) -> None:
-    give_up, shown = time.monotonic() + UP_S, ""
-    while time.monotonic() < give_up:
+    deadline, shown = time.monotonic() + UP_S, ""
+    while time.monotonic() < deadline:
         state = home.state() or State("starting")
         if state.phase == "up":
             return
-        now = f"{state.phase} Ray" + (f", start {state.starts}: {state.why}" if state.why else "")
-        if now != shown:
-            tell(now)
-            shown = now
+        status = f"{state.phase} Ray" + (f", start {state.starts}: {state.why}" if state.why else "")
+        if status != shown:
+            tell(status)
+            shown = status
         if keeper.poll() is not None:
             why = state.why or f"its keeper ended with {keeper.returncode}"
             log = home.ray_log if state.why else home.keeper_log
-            kept = log.rename(log.with_suffix(".failed.log"))
-            raise Problems(Problem("ray start", why, "" if "; " in why else f"see {kept}", "not-reachable"))
+            failed_log = log.rename(log.with_suffix(".failed.log"))
+            raise Problems(Problem("ray start", why, "" if "; " in why else f"see {failed_log}", "not-reachable"))
         time.sleep(POLL_S)
     raise Problems(Problem("ray start", f"was not up after {UP_S:g} s", f"see {home.ray_log}", "not-reachable"))
 
@@ -211,20 +211,20 @@ def _temp() -> str:
 
 
 def own_address(towards: str = "192.0.2.1") -> str:
-    """Of the network interface by which this machine would reach `towards`; nothing is sent."""
+    """Address of the network interface by which this machine would reach `towards`; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards.strip("[]"), 9))
             return str(probe.getsockname()[0])
         except OSError:
             pass
-    known = (ip for ip in machine.interface_of_addresses() if ":" not in ip and ip != machine.LOOPBACK)
-    return next(known, machine.LOOPBACK)
+    addresses = (ip for ip in machine.interface_of_addresses() if ":" not in ip and ip != machine.LOOPBACK)
+    return next(addresses, machine.LOOPBACK)
 
 
-def _until(done: Callable[[], bool], seconds: float) -> bool:
-    """Wait for it; False where it takes longer."""
-    give_up = time.monotonic() + seconds
-    while not (over := done()) and time.monotonic() <= give_up:
+def _wait_until(done: Callable[[], bool], seconds: float) -> bool:
+    """Wait until `done`; False where that takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (is_done := done()) and time.monotonic() <= deadline:
         time.sleep(POLL_S)
-    return over
+    return is_done

@@ -38,10 +38,10 @@ class Node:
     address: str
     """HOST:PORT of the cluster's head."""
     ip: str
-    """Of this machine, as the others reach it."""
+    """Address of this machine, as the others reach it."""
     head: bool
     mark: str
-    """In the environment of every process that Ray starts here."""
+    """Value of a variable in the environment of every process that Ray starts here."""
     temp: str
     """Holds `ray_temp`; no other user may enter it. Its path is short, as the path of a socket must be."""
     words: tuple[str, ...] = ()
@@ -57,11 +57,11 @@ class Node:
 
 @dataclass(frozen=True)
 class State:
-    """As the keeper reports it."""
+    """The state of a node, as its keeper reports it."""
 
     phase: Phase
     why: str = ""
-    """Of `waiting` and `failed`; of `up` why Ray was started again."""
+    """Reason for `waiting` or `failed`; in `up`, why Ray was started again."""
     starts: int = 0
     pid: int = 0
 
@@ -78,9 +78,9 @@ class Home:
     _lock = PathIn(".lock")
 
     def node(self) -> Node | None:
-        """None where there is none. Raises `Problems` where the file is damaged."""
+        """The node; None where this machine has none. Raises `Problems` where the file is damaged."""
         try:
-            node = _own_fields(Node, parse_json(read_file(self._node)))
+            node = _known_fields(Node, parse_json(read_file(self._node)))
             return Node(**{**node, "words": tuple(node.get("words", ()))})
         except FileNotFoundError:
             return None
@@ -92,7 +92,7 @@ class Home:
 
     def state(self) -> State | None:
         try:
-            return State(**_own_fields(State, parse_json(read_file(self._state))))
+            return State(**_known_fields(State, parse_json(read_file(self._state))))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -104,7 +104,7 @@ class Home:
             file.unlink(missing_ok=True)
 
     def lock(self) -> int | None:
-        """The open lock; None while another process has it."""
+        """Descriptor of the locked file; None while another process holds the lock."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -115,10 +115,10 @@ class Home:
         return descriptor
 
     def keeper_pid(self) -> int | None:
-        """Of the keeper that lives: it has the lock open, whatever number its state has."""
+        """Process id of the living keeper: the process that has the lock open, whatever its state says."""
         state = self.state()
-        likely = [state.pid] if state else []
-        return next((pid for pid in (*likely, *psutil.pids()) if machine.has_open(pid, self._lock)), None)
+        candidates = [state.pid] if state else []
+        return next((pid for pid in (*candidates, *psutil.pids()) if machine.has_open(pid, self._lock)), None)
 
     def has_keeper(self) -> bool:
         """Whether a keeper lives; its state is valid only then."""
@@ -131,22 +131,22 @@ class Home:
         return False
 
 
-def _own_fields(kind: type[Node | State], written: Any) -> dict[str, Any]:
-    """What this version reads of a file, as one of another version may have other fields, too."""
-    return {each.name: written[each.name] for each in fields(kind) if each.name in written}
+def _known_fields(kind: type[Node | State], node: Any) -> dict[str, Any]:
+    """The fields of a file that this version knows; a file of another version may have others, too."""
+    return {each.name: node[each.name] for each in fields(kind) if each.name in node}
 
 
 def here() -> Home:
-    """This user's on this machine, by host name: home folders are often shared by the machines of a cluster."""
-    named = os.environ.get("RLRUN_CLUSTER") or f"~/.cache/rlrun/cluster/{socket.gethostname()}"
-    return Home(expand_user(named).absolute())
+    """This user's folder on this machine, by host name, as machines of a cluster often share home folders."""
+    path = os.environ.get("RLRUN_CLUSTER") or f"~/.cache/rlrun/cluster/{socket.gethostname()}"
+    return Home(expand_user(path).absolute())
 
 
 # ---- which cluster is meant
 
 
 def auth_env(token: Path) -> dict[str, str]:
-    """Variables by which the cluster lets a process in."""
+    """Variables with which a process can join the cluster."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -154,11 +154,11 @@ def auth_env(token: Path) -> dict[str, str]:
 class Reach:
     address: str
     env: Mapping[str, str] = field(default_factory=dict)
-    """For a process that joins."""
+    """Variables for a process that joins the cluster."""
 
     @property
     def client_env(self) -> dict[str, str]:
-        """For a client that does not join: a token that the shell names is used."""
+        """Variables for a client that does not join: a token that the shell names is used."""
         return {**({"RAY_AUTH_MODE": "token"} if _names_token() else {}), **self.env}
 
 
@@ -189,11 +189,11 @@ def _names_token() -> bool:
 
 def _check_token() -> None:
     """Raises `Problems` where the shell's token cannot be read: Ray would abort."""
-    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    wanted = named or os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
-    if os.environ.get("RAY_AUTH_TOKEN") or not wanted:
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    needs_token = path or os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    if os.environ.get("RAY_AUTH_TOKEN") or not needs_token:
         return
-    file = Path(named or "~/.ray/auth_token").expanduser()
+    file = Path(path or "~/.ray/auth_token").expanduser()
     try:
         why = "" if file.read_text(encoding="utf-8").strip() else "holds no token"
     except (OSError, ValueError) as error:

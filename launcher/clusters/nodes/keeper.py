@@ -26,7 +26,7 @@ from launcher.core import machine
 from launcher.core.problems import error_message
 
 POLL_S, CONNECT_S, EVERY_S = 0.1, 2.0, 0.5
-START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered
+START_S = 90.0  # for Ray to start; it gives up itself where the node has not registered after 30 s
 TRIES = 4  # until it is up for the first time, as Ray may time out on a busy machine; afterwards without limit
 LEAST_S, MOST_S = 0.5, 10.0  # between two starts; doubled with each that fails
 GRACE_S = 8.0
@@ -50,36 +50,36 @@ class Keeper:
         self.checked_at, self.answered_at = 0.0, time.monotonic()
 
     def run(self) -> int:
-        """Until SIGTERM, or until the first start has failed for good."""
+        """Keep Ray running until SIGTERM, or until its first start has failed for good. Returns the exit code."""
         pause, why = LEAST_S, ""
         while not self.stopping:
             if not self.node.head and not self._head_answers():
-                gone = f"the head at {self.node.address} does not answer"
+                no_answer = f"the head at {self.node.address} does not answer"
                 if time.monotonic() - self.answered_at > (self.node.leave_after_s or math.inf):
-                    self._say("failed", gone)
+                    self._set_state("failed", no_answer)
                     return 0
-                self._say("waiting", gone)
+                self._set_state("waiting", no_answer)
                 self._sleep(EVERY_S)
                 continue
-            self._say("starting", why)
-            why = self._once()
+            self._set_state("starting", why)
+            why = self._run_ray()
             if self.stopping:
                 break
             if not self.was_up and (self.starts >= TRIES or why in FINAL.values()):
-                self._say("failed", why)
+                self._set_state("failed", why)
                 return 1
             pause = LEAST_S if self.up else min(pause * 2, MOST_S)
-            self._say("waiting", why)
+            self._set_state("waiting", why)
             self._sleep(pause)
         return 0
 
-    def _once(self) -> str:
-        """Ray from its start to its end, and why it ended."""
+    def _run_ray(self) -> str:
+        """Start Ray and wait for its end; returns why it ended."""
         self.starts, self.up = self.starts + 1, False
         try:
-            self._clear()
+            self._remove_leftovers()
             with self.home.ray_log.open("ab") as log:
-                before = log.tell()
+                log_start = log.tell()
                 ray = subprocess.Popen(
                     start_argv(self.node), env=start_env(self.node, self.home.token), stdin=subprocess.DEVNULL,
                     stdout=log, stderr=log, start_new_session=True,
@@ -87,22 +87,22 @@ class Keeper:
         except OSError as error:  # a full disk, too many processes: it may pass
             return error_message(error)
         try:
-            return self._watch(ray, before)
+            return self._watch(ray, log_start)
         finally:
-            # asked to end, Ray tells the head that the node leaves; if Ray died, there is no need
+            # Ray itself is ended first, as it then tells the head that the node leaves; a dead one cannot
             first = ray.pid if self.stopping and ray.poll() is None else None
             processes.end(self.node, first, GRACE_S, os.getpid())
             ray.wait()
 
-    def _watch(self, ray: subprocess.Popen[bytes], before: int) -> str:
-        began = time.monotonic()
+    def _watch(self, ray: subprocess.Popen[bytes], log_start: int) -> str:
+        started_at = time.monotonic()
         while not self.stopping:
             if (code := ray.poll()) is not None:
-                return self._reason(before, code)
+                return self._why_ended(log_start, code)
             if not self.up and (self.node.ray_temp / UP).exists():
                 self.up = self.was_up = True
-                self._say("up")
-            if not self.up and time.monotonic() - began > START_S:
+                self._set_state("up")
+            if not self.up and time.monotonic() - started_at > START_S:
                 return f"it was not up after {START_S:g} s"
             _reap(ray.pid)
             if self._head_died():
@@ -111,14 +111,14 @@ class Keeper:
         return ""
 
     def _head_died(self) -> bool:
-        """Whether its machine answers and nothing listens there: a new head will not know this node. A machine that
-        does not answer at all is left to Ray's own timeout."""
+        """Whether the head's machine answers and nothing listens there: a new head will not know this node. A machine
+        that does not answer at all is left to Ray's own timeout."""
         if self.node.head or time.monotonic() - self.checked_at < EVERY_S:
             return False
         return self._head_answers() is False
 
     def _head_answers(self) -> bool | None:
-        """None where its machine does not answer."""
+        """Whether the head accepts connections; None where its machine does not answer."""
         self.checked_at = time.monotonic()
         try:
             machine.check_listening(self.node.address, CONNECT_S)
@@ -129,10 +129,10 @@ class Keeper:
         self.answered_at = time.monotonic()
         return True
 
-    def _reason(self, before: int, code: int) -> str:
-        """Why Ray ended, from its output since `before`."""
+    def _why_ended(self, log_start: int, code: int) -> str:
+        """Why Ray ended, from its output since the position `log_start`."""
         with self.home.ray_log.open("rb") as log:
-            log.seek(before)
+            log.seek(log_start)
             text = log.read().decode("utf-8", "replace")
         for mark, reason in FINAL.items():
             if mark in text:
@@ -140,7 +140,7 @@ class Keeper:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return f"ray ended with {code}: {lines[-1][:200] if lines else 'it printed nothing'}"
 
-    def _clear(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove what earlier starts left: the mark that Ray is up, old session logs, and too long logs of the node."""
         temp = self.node.ray_temp
         for folder in (temp.parent, temp):
@@ -152,7 +152,7 @@ class Keeper:
             if log.exists() and log.stat().st_size > LOG_BYTES:
                 os.truncate(log, 0)
 
-    def _say(self, phase: Phase, why: str = "") -> None:
+    def _set_state(self, phase: Phase, why: str = "") -> None:
         if (phase, why) == (self.state.phase, self.state.why) and self.state.pid:
             return
         self.state = State(phase, why, self.starts, os.getpid())

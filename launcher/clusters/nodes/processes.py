@@ -25,9 +25,9 @@ PYTHON = "RLRUN_PYTHON"
 UP = "ray_current_cluster"
 """A file that `ray start` writes to its folder once the node is registered, and not before."""
 DROPPED = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_NAMESPACE", "OMP_NUM_THREADS")
-"""Variables of a shell in which another cluster was used."""
+"""Variables that are not passed to Ray, as a shell may have them from using another cluster."""
 TUNED = {
-    # the head asks every node each second and gives it up after 3 that stay silent; Ray's own take a minute
+    # the head probes every node each second and drops it after 3 failures; by Ray's defaults that takes a minute
     "RAY_health_check_initial_delay_ms": "5000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
@@ -35,14 +35,14 @@ TUNED = {
     # a head that died has forgotten everything: there is nothing to reconnect to
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
-"""Unless the shell sets them."""
+"""Settings of Ray, unless the shell sets them."""
 DETACHED = "RLRUN_DETACHED"
-"""In the environment of a submitted run, and of all that it starts on its own machine."""
+"""Variable in the environment of a submitted run, and of all that it starts on its own machine."""
 ROUNDS, ROUND_S = 4, 5.0  # of killing: a killed process may have started another; one in a driver may not end at all
 
 
 def start_argv(node: Node) -> list[str]:
-    """Ray's fixed ports are replaced by free ones, so that one machine can run several nodes."""
+    """The command that starts Ray. Its fixed ports are replaced by free ones: one machine can run several nodes."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     words += ["--include-log-monitor=false"]  # the driver passes on the output of processes
     words += [f"--node-ip-address={node.ip}", f"--temp-dir={node.ray_temp}", "--log-color=false"]
@@ -59,7 +59,7 @@ def start_argv(node: Node) -> list[str]:
 
 
 def serves_jobs() -> bool:
-    """Whether a head here takes jobs: a part of ray[default] only, and behind the token."""
+    """Whether a head on this machine can take jobs: that needs the libraries of ray[default]."""
     return all(
         find_spec(name)
         for name in ("aiohttp_cors", "grpc", "opencensus", "opentelemetry", "opentelemetry.sdk", "prometheus_client")
@@ -67,9 +67,9 @@ def serves_jobs() -> bool:
 
 
 def start_env(node: Node, token: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    ours = {MARK: node.mark, PYTHON: sys.executable, "RAY_TMPDIR": str(node.ray_temp), "PYTHONUNBUFFERED": "1"}
-    return {**TUNED, **kept, **auth_env(token), **ours}
+    inherited = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    own = {MARK: node.mark, PYTHON: sys.executable, "RAY_TMPDIR": str(node.ray_temp), "PYTHONUNBUFFERED": "1"}
+    return {**TUNED, **inherited, **auth_env(token), **own}
 
 
 def port_error(port: int) -> OSError | None:
@@ -85,8 +85,8 @@ def port_error(port: int) -> OSError | None:
 
 
 def find(node: Node, keeper_pid: int | None = None) -> list[psutil.Process]:
-    """Some Ray processes overwrite their environment; they are found by their parent, or as children of the keeper,
-    which adopts orphans. Zombies are left out."""
+    """The node's processes, without zombies. Some Ray processes overwrite their environment: they are found by their
+    parent, or as children of the keeper, which adopts orphans."""
     children, found = defaultdict[int, list[psutil.Process]](list), list[psutil.Process]()
     for process in psutil.process_iter(["ppid", "environ", "status"]):  # others' environments cannot be read
         children[process.info["ppid"]].append(process)
@@ -104,23 +104,23 @@ def find(node: Node, keeper_pid: int | None = None) -> list[psutil.Process]:
 
 
 def end(node: Node, first: int | None, grace_s: float, keeper_pid: int | None = None) -> None:
-    """End all of them. `first` gets SIGTERM to end the others, and `grace_s` for that.
+    """End the node's processes. `first` gets SIGTERM, to end the others itself within `grace_s` seconds.
 
     psutil identifies a process by pid and start time, so a reused pid is not ended.
     """
     if first is not None and send(first, signal.SIGTERM):
         psutil.wait_procs(find(node, keeper_pid), grace_s)
     for _ in range(ROUNDS):
-        if not (left := find(node, keeper_pid)):
+        if not (remaining := find(node, keeper_pid)):
             return
-        for process in left:
+        for process in remaining:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, ROUND_S)
+        psutil.wait_procs(remaining, ROUND_S)
 
 
 def send(pid: int, number: int) -> bool:
-    """Whether a process was there to be sent the signal."""
+    """Send a signal; returns whether the process existed."""
     try:
         psutil.Process(pid).send_signal(number)
     except psutil.NoSuchProcess:
@@ -129,7 +129,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def is_node() -> bool:
-    """Whether this machine is a node of any Ray cluster, or has a keeper that will make it one. Where it is not, Ray
-    itself searches for a minute."""
+    """Whether this machine is a node of any Ray cluster, or has a keeper that will make it one. Where it is none, Ray
+    would search for a cluster for a minute."""
     raylet = any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))
     return raylet or here().node() is not None

@@ -1,4 +1,4 @@
-"""Processes on the nodes of a Ray cluster. This file and `job` start a driver for that and do not load Ray."""
+"""Processes on the nodes of a Ray cluster. This file and `job` do not load Ray: they start a driver that does."""
 
 from __future__ import annotations
 

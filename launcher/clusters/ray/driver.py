@@ -38,15 +38,15 @@ STORE = 100 * 2**20  # bytes of the object store of a local cluster: nothing use
 
 Send = Callable[..., None]
 Requests = queue.SimpleQueue[dict[str, Any] | None]
-"""What the launcher sent; None at the end."""
+"""Messages from the launcher; None once it has closed the pipe."""
 
 
 class NotStarted(Exception):
-    """Why nothing was started; a second try would not help."""
+    """Nothing was started, for the reason in the message; a second try would not help."""
 
 
 class LauncherGone(Exception):
-    """Nobody waits for the run any more."""
+    """The launcher has closed the pipe or was killed."""
 
 
 class ClusterLost(Exception):
@@ -59,7 +59,7 @@ def main() -> int:
     send = partial(_send, out)
     request = DriverRequest(**json.loads(sys.stdin.readline())["request"])
     requests: Requests = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     job = _RayRun(request, requests, send)
     try:
         job.run()
@@ -77,7 +77,7 @@ def main() -> int:
     os._exit(0)  # Ray's threads may hang
 
 
-def _listen(requests: Requests) -> None:
+def _read_requests(requests: Requests) -> None:
     for line in sys.stdin:
         requests.put(json.loads(line))
     requests.put(None)
@@ -87,7 +87,7 @@ def _send(out: Any, **message: Any) -> None:
     try:
         out.write(json.dumps(message) + "\n")
         out.flush()
-    except BrokenPipeError:  # the launcher is gone, which `_listen` finds out
+    except BrokenPipeError:  # the launcher is gone, which `_read_requests` finds out
         pass
 
 
@@ -104,7 +104,7 @@ class _RayRun:
 
     def run(self) -> None:
         self._join()
-        self._place()
+        self._reserve()
         self._start()
         polls = {self.actors[rank].poll.remote(): rank for rank in self.left}
         while polls:
@@ -118,18 +118,18 @@ class _RayRun:
     # ---- before the processes run
 
     def _join(self) -> None:
-        """Join the cluster. One that does not answer is waited for: a head that was killed may be started again."""
-        give_up = time.monotonic() + self.request.wait_s
+        """Join the cluster. Until it answers, it is waited for: a head that was killed may be started again."""
+        deadline = time.monotonic() + self.request.wait_s
         while isinstance(joined := _join_cluster(self.request), CallFailure):
             why = f"{self.request.address or 'a local Ray cluster'} cannot be joined: {joined.reason}"
-            if not self.request.address or time.monotonic() > give_up:
+            if not self.request.address or time.monotonic() > deadline:
                 raise NotStarted(f"cluster.address: {why}; rlrun doctor --nodes tells more")
             self._report_waiting(f"the cluster {why}")
             time.sleep(LOOK_S)
             self._handle_requests()
 
-    def _place(self) -> None:
-        """Wait for the resources. Nothing is reserved on nodes that were named."""
+    def _reserve(self) -> None:
+        """Reserve the resources and wait for them; nothing is reserved on named nodes. Raises `NotStarted`."""
         if self.request.node_ids:
             return
         nodes, count = self.request.nnodes, len(self.request.processes) // self.request.nnodes
@@ -137,10 +137,10 @@ class _RayRun:
         if self.request.gpus:
             bundle["GPU"] = float(self.request.gpus * count)
         self.group = placement_group([bundle] * nodes, strategy="STRICT_PACK" if nodes == 1 else "STRICT_SPREAD")
-        give_up = time.monotonic() + self.request.wait_s
+        deadline = time.monotonic() + self.request.wait_s
         while not self.group.wait(LOOK_S):
             missing = _missing_resources(bundle, nodes)
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 why = f"after {self.request.wait_s:g} s {missing or 'nothing was given'}"
                 raise NotStarted(f"cluster: {why}; use less hardware, or a longer cluster.wait_s")
             self._report_waiting(missing)
@@ -155,9 +155,9 @@ class _RayRun:
         """Start all actors, then choose the rendezvous address, then start their processes."""
         request, remote, options = self.request, ray.remote(Rank), self._actor_options()
         for process in request.processes:
-            more = {"num_gpus": request.gpus, "max_concurrency": 4, **options[process["node"]]}
-            self.actors[process["rank"]] = remote.options(**more).remote()
-        self.places = self._answers({rank: actor.describe.remote() for rank, actor in self.actors.items()})
+            options_of_rank = {"num_gpus": request.gpus, "max_concurrency": 4, **options[process["node"]]}
+            self.actors[process["rank"]] = remote.options(**options_of_rank).remote()
+        self.places = self._collect_answers({rank: actor.describe.remote() for rank, actor in self.actors.items()})
         single = len({place["address"] for place in self.places.values()}) == 1
         shared: dict[str, str] = {}
         if len(self.places) > 1:
@@ -168,56 +168,56 @@ class _RayRun:
         for process in request.processes:
             if (rank := process["rank"]) not in self.places:
                 continue
-            own = {"LOCAL_RANK": "0"} if request.gpus else {}  # Ray shows each its own GPU only
+            rank_env = {"LOCAL_RANK": "0"} if request.gpus else {}  # Ray shows each its own GPU only
             if shared and (interface := "lo" if single else self.places[rank]["interface"]):
-                own |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
-            env = {**request.env, **process["env"], **shared, **own}
+                rank_env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+            env = {**request.env, **process["env"], **shared, **rank_env}
             tasks[rank] = self.actors[rank].start.remote(
                 rank, process["argv"], env, request.logs, request.cwd, request.gpus, request.usage_s
             )
-        self.left = set(self._answers(tasks))
+        self.left = set(self._collect_answers(tasks))
 
     def _actor_options(self) -> list[dict[str, Any]]:
-        """For each of the plan's nodes."""
+        """Ray's options for the actors of each of the plan's nodes."""
         if self.request.node_ids:
             pinned = [NodeAffinitySchedulingStrategy(node, soft=False) for node in self.request.node_ids]
-            return [{"num_cpus": 0, "scheduling_strategy": each} for each in pinned]
+            return [{"num_cpus": 0, "scheduling_strategy": strategy} for strategy in pinned]
         assert self.group
         reserved = [
             PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
             for bundle in _bundle_order(self.group)
         ]
-        return [{"num_cpus": self.request.cpus, "scheduling_strategy": each} for each in reserved]
+        return [{"num_cpus": self.request.cpus, "scheduling_strategy": strategy} for strategy in reserved]
 
-    def _answers(self, tasks: dict[int, Any]) -> dict[int, Any]:
-        """What each rank's actor returns. Raises `NotStarted` or `ClusterLost`; where the nodes are named, one that
-        fails is reported as lost, and left out."""
-        found, seconds = dict[int, Any](), self.request.wait_s if self.request.node_ids else START_S
-        give_up = time.monotonic() + seconds
+    def _collect_answers(self, tasks: dict[int, Any]) -> dict[int, Any]:
+        """The result of each rank's task. Raises `NotStarted` or `ClusterLost`; where the nodes are named, a rank that
+        fails is reported as lost instead, and left out."""
+        answers, seconds = dict[int, Any](), self.request.wait_s if self.request.node_ids else START_S
+        deadline = time.monotonic() + seconds
         for rank, task in tasks.items():
             try:
-                found[rank] = _answer(rank, task, max(give_up - time.monotonic(), 0.1))
+                answers[rank] = _get_answer(rank, task, max(deadline - time.monotonic(), 0.1))
             except (NotStarted, ClusterLost) as error:
                 if not self.request.node_ids:
                     raise
                 self.send(rank=rank, lost=str(error))
                 try_call(partial(ray.kill, self.actors.pop(rank)))
-        return found
+        return answers
 
     # ---- while they run
 
     def _forward(self, rank: int, task: Any) -> bool:
         """Pass on a process's output; False where it has ended."""
         try:
-            output, kept, code, used = ray.get(task)
+            output, kept, code, usages = ray.get(task)
         except RayError:
             self.send(rank=rank, lost=_describe_loss(rank, self.places[rank]))
             self.left.discard(rank)
             return False
         if output:
             self.send(rank=rank, output=output, kept=kept)
-        if used:
-            self.send(usage=[asdict(usage) for usage in used])
+        if usages:
+            self.send(usage=[asdict(usage) for usage in usages])
         if code is not None:
             self.send(rank=rank, code=code)
             self.left.discard(rank)
@@ -236,7 +236,7 @@ class _RayRun:
                 self.send(stacks=[asdict(stack) for stack in self._stacks(request["stacks"])])
 
     def _stacks(self, wait_s: float) -> list[Stack]:
-        """Of all that answer."""
+        """The stacks of all processes that answer in `wait_s` seconds and the way to them."""
         tasks = [self.actors[rank].stacks.remote(wait_s) for rank in sorted(self.left)]
         answered, _ = ray.wait(tasks, num_returns=len(tasks), timeout=wait_s + ROUND_TRIP_S / 2) if tasks else ([], [])
         answers = [try_call(partial(ray.get, task)) for task in answered]
@@ -255,7 +255,7 @@ class _RayRun:
             try_call(partial(remove_placement_group, self.group))
 
 
-def _answer(rank: int, task: Any, seconds: float) -> Any:
+def _get_answer(rank: int, task: Any, seconds: float) -> Any:
     not_started = f"the process of rank {rank} is not started"
     try:
         return ray.get(task, timeout=seconds)
@@ -269,13 +269,13 @@ def _answer(rank: int, task: Any, seconds: float) -> Any:
 
 
 def _join_cluster(request: DriverRequest) -> Any | CallFailure:
-    quiet = partial(ray.init, log_to_driver=False, logging_level="ERROR")
+    init = partial(ray.init, log_to_driver=False, logging_level="ERROR")
     if not request.address:
         cpus = max(machine.cpu_count(), round(request.cpus * len(request.processes) + 0.5))
-        top = Path(request.temp) / "r"
-        single = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": str(top)}
-        joined = try_call(partial(quiet, "local", num_cpus=cpus, **single))
-        for folder in (*top.parent.glob(top.name), *top.glob("session_*")):  # which Ray opens to every user
+        root = Path(request.temp) / "r"
+        single = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": str(root)}
+        joined = try_call(partial(init, "local", num_cpus=cpus, **single))
+        for folder in (*root.parent.glob(root.name), *root.glob("session_*")):  # Ray opens these to every user
             folder.chmod(0o700)
         return joined
     host, _, port = request.address.rpartition(":")
@@ -284,7 +284,7 @@ def _join_cluster(request: DriverRequest) -> Any | CallFailure:
             machine.check_listening(request.address, CONNECT_S)  # Ray takes minutes to find out
         except OSError:
             return CallFailure("nothing answers there")
-    joined = try_call(partial(quiet, address=request.address))
+    joined = try_call(partial(init, address=request.address))
     if isinstance(joined, CallFailure):
         try_call(ray.shutdown)
     return joined
@@ -294,40 +294,40 @@ def _missing_resources(bundle: Mapping[str, float], count: int) -> str:
     """Why there are not `count` nodes that have `bundle` free; empty where there are."""
     free = available_resources_per_node()
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    able = [node for node in nodes if _has(node["Resources"], bundle)]
-    idle = [node for node in able if _has(free.get(node["NodeID"], {}), bundle)]
+    large_enough = [node for node in nodes if _offers(node["Resources"], bundle)]
+    idle = [node for node in large_enough if _offers(free.get(node["NodeID"], {}), bundle)]
     if len(idle) >= count:
         return ""
-    asked = f"{count} {'node' if count == 1 else 'nodes'} with {_amounts(bundle, bundle)} asked for"
-    state = f"{len(idle)} free" if len(able) >= count else f"{len(able)} there"
+    request = f"{count} {'node' if count == 1 else 'nodes'} with {_format_amounts(bundle, bundle)} asked for"
+    state = f"{len(idle)} free" if len(large_enough) >= count else f"{len(large_enough)} there"
     offered = "; ".join(
-        f"{node['NodeManagerAddress']} offers {_amounts(node['Resources'], bundle)},"
-        f" {_amounts(free.get(node['NodeID'], {}), bundle)} free"
+        f"{node['NodeManagerAddress']} offers {_format_amounts(node['Resources'], bundle)},"
+        f" {_format_amounts(free.get(node['NodeID'], {}), bundle)} free"
         for node in nodes
     )
-    return f"{asked}, {state}: {offered or 'no node answers'}"
+    return f"{request}, {state}: {offered or 'no node answers'}"
 
 
-def _has(resources: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
+def _offers(resources: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
     return all(resources.get(name, 0.0) >= count for name, count in bundle.items())
 
 
-def _amounts(resources: Mapping[str, float], bundle: Mapping[str, float]) -> str:
-    """`4 CPUs and 1 GPU`: of what `bundle` names."""
+def _format_amounts(resources: Mapping[str, float], bundle: Mapping[str, float]) -> str:
+    """`4 CPUs and 1 GPU`: the amounts of the resources that `bundle` names."""
     counts = {name: resources.get(name, 0.0) for name in bundle}
     return " and ".join(f"{count:g} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
 
 
 def _bundle_order(group: PlacementGroup) -> list[int]:
-    """The bundles in the order of the plan's nodes: this node's first, as the run's folder is on it and rank 0 writes
-    there."""
+    """Indices of the bundles in the order of the plan's nodes: this node's first, as the run's folder is on it and rank
+    0 writes there."""
     nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
-    here = ray.get_runtime_context().get_node_id()
-    return sorted(nodes, key=lambda bundle: (nodes[bundle] != here, bundle))
+    local_node = ray.get_runtime_context().get_node_id()
+    return sorted(nodes, key=lambda bundle: (nodes[bundle] != local_node, bundle))
 
 
 def _describe_loss(rank: int, place: Mapping[str, Any]) -> str:
-    """Why an actor does not answer any more; `place` is what it said of itself."""
+    """Why an actor does not answer any more; `place` is its `Rank.describe`."""
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     if place["node"] in alive:
         return f"the Ray worker of rank {rank} on {place['address']} was killed"

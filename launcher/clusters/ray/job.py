@@ -59,21 +59,21 @@ NODE_OWNED = ("CUDA_VISIBLE_DEVICES", LIFELINE, EVENT_LOG, DETACHED)
 
 @dataclass(frozen=True)
 class DriverRequest:
-    """What the driver is to start."""
+    """What the driver starts, and where."""
 
     processes: list[dict[str, Any]]
-    """rank, node, argv, env of each."""
+    """rank, node, argv and env of each process."""
     nnodes: int
     gpus: int
-    """Of each process."""
+    """GPUs of each process."""
     cpus: float
-    """Of each process."""
+    """CPU cores of each process."""
     usage_s: float
     logs: str
     address: str | None
     wait_s: float
     node_ids: list[str]
-    """Nodes that were named: each process is on its own there, nothing is reserved. Empty: the cluster chooses."""
+    """Ray's ids of named nodes: each has one process, and nothing is reserved. Empty: the cluster chooses."""
     env: dict[str, str]
     cwd: str
     temp: str
@@ -83,19 +83,19 @@ class DriverRequest:
 
 
 def _temp() -> str:
-    """A folder with a short path, as it will hold Ray's sockets."""
+    """A new folder with a short path, as it will hold Ray's sockets."""
     base = Path(tempfile.gettempdir())
     return str(machine.process_folder(NAME, base if len(str(base)) <= LONGEST else Path("/tmp")))
 
 
 class RayJob:
-    """The driver and what it reports. A cluster that cannot be joined is a job that failed."""
+    """The driver process and its reports. Where the cluster cannot be joined, the job fails."""
 
     def __init__(
         self, plan: Plan, logs: Path, lock: int, address: str | None, *, wait_s: float, cpus: float, usage_s: float,
         node_ids: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Raises `Problems` where `address` is of no cluster. `cpus` are of each process."""
+        """Raises `Problems` where there is no cluster at `address`. `cpus` are the cores of each process."""
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
         reached = reach(address) if address else None
         request = DriverRequest(
@@ -104,7 +104,7 @@ class RayJob:
             list(node_ids), env, os.getcwd(), "" if reached else _temp(), dict(reached.env) if reached else {},
         )  # fmt: skip
         self._logs, self._temp = logs, request.temp
-        self._count, self._together = len(request.processes), not request.node_ids
+        self._count, self._fail_together = len(request.processes), not request.node_ids
         self._ended: dict[int, tuple[int, str]] = {}
         self._failures: list[Failure] = []
         self._stacks: list[Stack] | None = None
@@ -113,10 +113,10 @@ class RayJob:
         self._events: list[Event] = []
         self._usage: list[Usage] = []
         self._lines: list[str] = []
-        self._half = b""
+        self._partial_line = b""
         for process in request.processes:
             (logs / f"rank-{process['rank']}.log").touch(mode=0o600)
-        environment = _environment(request)
+        environment = _driver_environment(request)
         source, output = os.pipe()
         start_log_redactor([(source, output)], [logs / "driver.log"], environment)  # Ray may print secrets
         self._driver = subprocess.Popen(
@@ -134,11 +134,11 @@ class RayJob:
         return lines
 
     def exit_code(self) -> int | None:
-        over = self._driver.poll() is not None
+        driver_ended = self._driver.poll() is not None
         self._receive()
         failed = first_failure(self._failures)
-        if not over:
-            if self._together and failed and not self._killed and time.monotonic() - failed.at > GRACE_S:
+        if not driver_ended:
+            if self._fail_together and failed and not self._killed and time.monotonic() - failed.at > GRACE_S:
                 self.stop(signal.SIGKILL)  # the others wait for the one that failed
                 self._killed = True
             return None
@@ -161,9 +161,9 @@ class RayJob:
         return self._ended
 
     def stacks(self, wait_s: float) -> list[Stack]:
-        self._stacks, give_up = None, time.monotonic() + wait_s + ROUND_TRIP_S
+        self._stacks, deadline = None, time.monotonic() + wait_s + ROUND_TRIP_S
         self._send({"stacks": wait_s})
-        while self._stacks is None and time.monotonic() < give_up and self._driver.poll() is None:
+        while self._stacks is None and time.monotonic() < deadline and self._driver.poll() is None:
             time.sleep(POLL_S)
             self._receive()
         return self._stacks or []
@@ -180,7 +180,7 @@ class RayJob:
         self._send({"signal": number})
 
     def kill(self) -> None:
-        """The driver kills what runs and ends; it is not waited for longer than LEAVE_S."""
+        """Have the driver kill all processes and end; it is killed itself after LEAVE_S seconds."""
         if self._driver.stdin:
             with suppress(OSError):
                 self._driver.stdin.close()
@@ -204,8 +204,8 @@ class RayJob:
     def _receive(self) -> None:
         assert self._driver.stdout
         received = self._driver.stdout.read() or b""
-        *whole, self._half = (self._half + received).split(b"\n")
-        for line in whole:
+        *complete, self._partial_line = (self._partial_line + received).split(b"\n")
+        for line in complete:
             self._handle(json.loads(line))
 
     def _handle(self, message: dict[str, Any]) -> None:
@@ -239,8 +239,8 @@ class RayJob:
             self._failures.append(Failure(rank, code, time.monotonic()))
 
 
-def _environment(request: DriverRequest) -> dict[str, str]:
-    """Of the driver. A local cluster gets a new token, so that no other cluster is joined by mistake."""
+def _driver_environment(request: DriverRequest) -> dict[str, str]:
+    """The driver's environment. A local cluster gets a new token, so that no other cluster is joined by mistake."""
     env = {**TUNED, **os.environ, **request.auth_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
     if not request.address:
         env.pop("RAY_ADDRESS", None)

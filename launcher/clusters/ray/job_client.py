@@ -2,7 +2,7 @@
 ends with its exit code (`remote`).
 
 Without CLAIM the job is stopped when this process ends early. With CLAIM, a file that the job removes when it begins,
-it goes on.
+the job continues.
 
 Source: Ray's Jobs API, ray.job_submission.JobSubmissionClient, which asks the head at the cluster's address where the
 server is.
@@ -39,11 +39,11 @@ SILENT_S = 20.0  # without output; then the head is asked whether it is still th
 ANSWERED_S = 60.0  # after which a job of a query is deleted
 ENDED_S = 10.0  # for Ray to notice the end of a job whose output has ended
 MOST = 20  # lines of what Ray says of a job that failed
-LOOKS = (f"{ASKED}watch-", f"{ASKED}logs-")  # Ctrl-C is their normal end
+LOOKS = (f"{ASKED}watch-", f"{ASKED}logs-")  # ids of queries that end by Ctrl-C
 
 
 def main(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
-    """The exit code of the command."""
+    """Submit the job and print its output. Returns the exit code of the command; 1 where no job could be started."""
     try:
         return _run(address, job, entrypoint, claim)
     except Problems as problems:
@@ -59,15 +59,15 @@ def main(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
 
 
 def _run(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
-    server = _client(address)
-    _forget(server)
+    server = _connect(address)
+    _delete_old_queries(server)
     code: int | None = None
     try:
         _ask(address, partial(server.submit_job, entrypoint=entrypoint, submission_id=job), SUBMIT_S)
         if claim:
             print(f"submitted as Ray job {job}", flush=True)
-        code = _passed_on(_lines(server, job), job)
-        return code if code is not None else _ended(server, address, job)
+        code = _print_output(_log_lines(server, job), job)
+        return code if code is not None else _wait_for_end(server, address, job)
     except BrokenPipeError:
         code = code if claim is None else 0  # the reader is gone, the job goes on
         raise
@@ -76,30 +76,30 @@ def _run(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
             answer(partial(server.stop_job, job))
 
 
-def _passed_on(lines: Iterator[str], job: str) -> int | None:
+def _print_output(lines: Iterator[str], job: str) -> int | None:
     """Print the command's output and errors; its exit code, None where the log ends without one."""
-    to, held = None, ""
+    stream, pending = None, ""
     for line in lines:
-        mark, _, what = line.partition(" ")
-        if mark == job and what == OUTPUT:
-            to, held = sys.stdout, ""
-        elif mark == job and what == ERRORS:
-            to, held = sys.stderr, ""
-        elif mark == job and what.startswith(EXIT):
-            return int(what.split()[1])
-        elif to:
-            to.write(held)
-            to.flush()
+        mark, _, kind = line.partition(" ")
+        if mark == job and kind == OUTPUT:
+            stream, pending = sys.stdout, ""
+        elif mark == job and kind == ERRORS:
+            stream, pending = sys.stderr, ""
+        elif mark == job and kind.startswith(EXIT):
+            return int(kind.split()[1])
+        elif stream:
+            stream.write(pending)
+            stream.flush()
             if line:
-                to.write(f"{line}\n")
-                to.flush()
-            held = "" if line else "\n"  # a mark has an empty line before it
+                stream.write(f"{line}\n")
+                stream.flush()
+            pending = "" if line else "\n"  # a mark has an empty line before it
     return None
 
 
-def _client(address: str) -> JobSubmissionClient:
+def _connect(address: str) -> JobSubmissionClient:
     host = address.rpartition(":")[0]
-    for name in ("no_proxy", "NO_PROXY"):  # what goes there is the token, too
+    for name in ("no_proxy", "NO_PROXY"):  # the token goes there, and must not go through a proxy
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host]))
     url = answer(partial(get_address_for_submission_client, address))
     served_here = isinstance(url, str) and machine.is_this_machine(urlsplit(url).hostname or "")
@@ -116,38 +116,38 @@ def _client(address: str) -> JobSubmissionClient:
 
 
 def _ask(subject: str, call: Callable[[], T], seconds: float = ANSWER_S) -> T:
-    """What it returns. Raises `Problems` about `subject` where there is no answer."""
-    found = answer(call, seconds)
-    if isinstance(found, CallFailure):
-        raise _lost(subject, found.reason)
-    return found
+    """What `call` returns. Raises `Problems` about `subject` where it fails or takes longer than `seconds`."""
+    result = answer(call, seconds)
+    if isinstance(result, CallFailure):
+        raise _unreachable(subject, result.reason)
+    return result
 
 
-def _lost(subject: str, got: str) -> Problems:
+def _unreachable(subject: str, got: str) -> Problems:
     return Problems(Problem(subject, got, "ask again once it answers", "not-reachable"))
 
 
 def answer(ask: Callable[[], T], seconds: float = ANSWER_S) -> T | CallFailure:
-    """What it returns, or why it did not. It has a thread, as Ray's client has no timeout."""
-    found = queue.SimpleQueue[T | CallFailure]()
-    threading.Thread(target=lambda: found.put(try_call(ask)), daemon=True).start()
+    """What `ask` returns, or why it failed. It runs in a thread, as Ray's client has no timeout."""
+    results = queue.SimpleQueue[T | CallFailure]()
+    threading.Thread(target=lambda: results.put(try_call(ask)), daemon=True).start()
     try:
-        return found.get(timeout=seconds)
+        return results.get(timeout=seconds)
     except queue.Empty:
         return CallFailure("no answer")
 
 
-def _forget(server: JobSubmissionClient) -> None:
+def _delete_old_queries(server: JobSubmissionClient) -> None:
     """Have the head delete the jobs of earlier queries."""
     jobs: list[JobDetails] | CallFailure = answer(server.list_jobs)
-    for one in [] if isinstance(jobs, CallFailure) else jobs:
-        ended_s = (one.end_time or math.inf) / 1000
-        if (one.submission_id or "").startswith(ASKED) and time.time() - ended_s > ANSWERED_S:
-            answer(partial(server.delete_job, one.submission_id))
+    for job in [] if isinstance(jobs, CallFailure) else jobs:
+        ended_s = (job.end_time or math.inf) / 1000
+        if (job.submission_id or "").startswith(ASKED) and time.time() - ended_s > ANSWERED_S:
+            answer(partial(server.delete_job, job.submission_id))
 
 
-def _lines(server: JobSubmissionClient, job: str) -> Iterator[str]:
-    """Of the job's log, as they are written, until it ends. Raises `Problems` where the head is gone."""
+def _log_lines(server: JobSubmissionClient, job: str) -> Iterator[str]:
+    """Lines of the job's log, as they are written, until it ends. Raises `Problems` where the head is gone."""
     chunks = queue.SimpleQueue[str | CallFailure | None]()
 
     async def tail() -> None:
@@ -155,46 +155,46 @@ def _lines(server: JobSubmissionClient, job: str) -> Iterator[str]:
             chunks.put(chunk)
 
     threading.Thread(target=lambda: chunks.put(try_call(lambda: asyncio.run(tail()))), daemon=True).start()
-    half = ""
+    partial_line = ""
     while True:
         try:
             chunk = chunks.get(timeout=SILENT_S)
         except queue.Empty:
-            there = answer(partial(server.get_job_info, job))
-            chunk = there if isinstance(there, CallFailure) else ""
+            info = answer(partial(server.get_job_info, job))
+            chunk = info if isinstance(info, CallFailure) else ""
         if isinstance(chunk, CallFailure):
-            raise _lost("cluster", f"its head is gone: {chunk.reason}")
+            raise _unreachable("cluster", f"its head is gone: {chunk.reason}")
         if chunk is None:
             return
-        *whole, half = (half + chunk).split("\n")
-        yield from whole
+        *complete, partial_line = (partial_line + chunk).split("\n")
+        yield from complete
 
 
-def _ended(server: JobSubmissionClient, address: str, job: str) -> int:
+def _wait_for_end(server: JobSubmissionClient, address: str, job: str) -> int:
     """The exit code of a job whose log has none. Raises `Problems` where the command was not run."""
-    give_up = time.monotonic() + ENDED_S
-    while not (found := _ask(address, partial(server.get_job_info, job))).status.is_terminal():
-        if time.monotonic() > give_up:
-            raise _lost(address, f"Ray job {job} does not report its end")
+    deadline = time.monotonic() + ENDED_S
+    while not (details := _ask(address, partial(server.get_job_info, job))).status.is_terminal():
+        if time.monotonic() > deadline:
+            raise _unreachable(address, f"Ray job {job} does not report its end")
         time.sleep(0.2)
-    if found.driver_exit_code == NO_RLRUN:
+    if details.driver_exit_code == NO_RLRUN:
         raise Problems(Problem(address, "its head has no rlrun", "install the same version there", "not-installed"))
-    if found.driver_exit_code == NO_FOLDER:
+    if details.driver_exit_code == NO_FOLDER:
         raise Problems(Problem(address, "its head does not see the run's folder", "use a shared disk", "not-found"))
-    if found.status == JobStatus.STOPPED:
+    if details.status == JobStatus.STOPPED:
         return 128 + signal.SIGTERM
-    why = " ".join((found.message or "the job failed").splitlines()[-MOST:])
-    raise _lost(address, f"Ray job {job} ended: {why}")
+    why = " ".join((details.message or "the job failed").splitlines()[-MOST:])
+    raise _unreachable(address, f"Ray job {job} ended: {why}")
 
 
-def _leave(number: int, _: object) -> None:
+def _interrupt(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that the job ends, too
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _leave)
+            signal.signal(number, _interrupt)
     try:
         code = main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]) if sys.argv[4:] else None)
     except KeyboardInterrupt:

@@ -41,7 +41,7 @@ class RayNode:
 
 
 def check_address(address: str) -> None:
-    """Where nothing listens, Ray takes two minutes to say so. Raises `Problems`."""
+    """Raises `Problems` where nothing listens at `address`; Ray itself takes two minutes to find that out."""
     port = address.rpartition(":")[2]
     if "/" in address or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise Problems(Problem("cluster", f"{address} is not an address", "expected HOST:PORT"))
@@ -52,23 +52,23 @@ def check_address(address: str) -> None:
 
 
 def list_nodes(address: str, env: Mapping[str, str] = MappingProxyType({})) -> list[RayNode]:
-    """`env` is added to this process's, such as where the token is. Raises `Problems` where the head does not answer
-    in `ANSWER_S`."""
+    """The nodes of the cluster at `address`. `env` is added to the environment of the query, such as the token's path.
+    Raises `Problems` where the head does not answer in `ANSWER_S` seconds."""
     if find_spec("ray") is None:
         raise Problems(Problem("cluster", "ray is not installed", "pip install ray", "not-installed"))
     check_address(address)
     try:
-        ran = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-P", "-m", __name__, address], env={**os.environ, **env}, capture_output=True, text=True,
             timeout=ANSWER_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         why = f"{address}: no Ray head answered within {ANSWER_S:g} s"
         raise Problems(Problem("cluster", why, START, "not-reachable")) from error
-    if ran.returncode:
-        why = (ran.stderr.strip().splitlines() or [f"the listing ended with {ran.returncode}"])[-1]
+    if completed.returncode:
+        why = (completed.stderr.strip().splitlines() or [f"the listing ended with {completed.returncode}"])[-1]
         raise Problems(Problem("cluster", f"{address}: {shorten(why)}", START, "not-reachable"))
-    answer = json.loads(ran.stdout.splitlines()[-1])
+    answer = json.loads(completed.stdout.splitlines()[-1])
     if "nodes" in answer:
         return [RayNode(**node) for node in answer["nodes"]]
     if answer["kind"] == "AuthenticationError":
@@ -78,28 +78,28 @@ def list_nodes(address: str, env: Mapping[str, str] = MappingProxyType({})) -> l
 
 
 def main(address: str) -> None:
-    found = try_call(partial(_nodes, address))
-    print(json.dumps(asdict(found) if isinstance(found, CallFailure) else {"nodes": found}))
+    nodes = try_call(partial(_query_nodes, address))
+    print(json.dumps(asdict(nodes) if isinstance(nodes, CallFailure) else {"nodes": nodes}))
 
 
-def _nodes(address: str) -> list[dict[str, Any]]:
+def _query_nodes(address: str) -> list[dict[str, Any]]:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # noqa: PLC0415  # late: the other side of the pipe does not load Ray
     from ray.autoscaler.v2.sdk import get_cluster_status  # noqa: PLC0415  # as above
 
     status = get_cluster_status(address, timeout=ANSWER_S)
     free = {
-        node.node_id: {one.resource_name: one.total - one.used for one in node.resource_usage.usage}
+        node.node_id: {info.resource_name: info.total - info.used for info in node.resource_usage.usage}
         for node in (*status.active_nodes, *status.idle_nodes)
         if node.resource_usage
     }
-    found = GcsClient(address=address).get_all_node_info(timeout=ANSWER_S).values()
-    return [asdict(_node(one, free.get(one.node_id.hex(), {}))) for one in found]
+    infos = GcsClient(address=address).get_all_node_info(timeout=ANSWER_S).values()
+    return [asdict(_node(info, free.get(info.node_id.hex(), {}))) for info in infos]
 
 
-def _node(one: Any, free: Mapping[str, float]) -> RayNode:
-    total = one.resources_total
+def _node(info: Any, free: Mapping[str, float]) -> RayNode:
+    total = info.resources_total
     return RayNode(
-        one.node_id.hex(), one.state == ALIVE, one.node_manager_address, one.node_manager_hostname,
+        info.node_id.hex(), info.state == ALIVE, info.node_manager_address, info.node_manager_hostname,
         total.get("CPU", 0.0), total.get("GPU", 0.0), free.get("CPU", 0.0), free.get("GPU", 0.0),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The actor of one process, on the node where that runs."""
+"""The Ray actor of one training process, on the node where that runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rank:
         self.polled_at = 0.0
 
     def describe(self) -> dict[str, Any]:
-        """Where this is, and a port that is free here."""
+        """This actor's node, its address and network interface, and a port that is free there."""
         address = ray.util.get_node_ip_address()
         return {
             "node": ray.get_runtime_context().get_node_id(), "address": address,
@@ -45,17 +45,17 @@ class Rank:
     def start(
         self, rank: int, argv: Sequence[str], env: Mapping[str, str], logs: str, cwd: str, gpus: int, usage_s: float
     ) -> None:  # fmt: skip
-        """Raises `OSError` where it cannot be started."""
+        """Start the process. Raises `OSError` where it cannot be started."""
         folder = Path(logs)
         self.on_disk = (folder / f"rank-{rank}.log").exists()
         if not self.on_disk:  # no shared disk: the launcher writes the log
             folder = machine.process_folder("rlrun-rank", Path(tempfile.gettempdir()))
-        own = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
         python = sys.executable if not os.path.exists(argv[0]) else argv[0]
         process = Process(rank, (python, *argv[1:]), env)
         lock = _wait_for_earlier(Path(logs), rank)
-        where = cwd if os.path.isdir(cwd) else None
-        self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, own, where, usage_s)
+        working_dir = cwd if os.path.isdir(cwd) else None
+        self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, environment, working_dir, usage_s)
         os.close(lock)
 
     def poll(self) -> tuple[str, bool, int | None, list[Usage]]:
@@ -63,11 +63,11 @@ class Rank:
         resource usage."""
         assert self.job
         time.sleep(max(self.polled_at + PAUSE_S - time.monotonic(), 0))
-        give_up = time.monotonic() + POLL_S
+        deadline = time.monotonic() + POLL_S
         while True:
             code = self.job.exit_code()
             lines = self.job.lines()
-            if lines or code is not None or time.monotonic() > give_up:
+            if lines or code is not None or time.monotonic() > deadline:
                 self.polled_at = time.monotonic()
                 return "".join(line + "\n" for line in lines), self.on_disk, code, self.job.usage()
             time.sleep(PAUSE_S)
@@ -80,7 +80,7 @@ class Rank:
         return self.job.stacks(wait_s) if self.job else []
 
     def end(self) -> None:
-        """Kill it, and wait until it is gone."""
+        """Kill the process, and wait until it is gone."""
         if self.job:
             self.job.kill()
             while self.job.exit_code() is None:
@@ -88,18 +88,18 @@ class Rank:
 
 
 def _wait_for_earlier(logs: Path, rank: int) -> int:
-    """A lock that the process holds as long as it lives, once the process of the attempt before has released it.
+    """Descriptor of a lock that the process holds as long as it lives, once an earlier attempt's has released it.
 
-    Raises `TimeoutError` where it does not.
+    Raises `TimeoutError` where that takes longer than EARLIER_S seconds.
     """
     folder = logs.parent if logs.parent.is_dir() else Path(tempfile.gettempdir())
     lock_file = os.open(folder / f".rank-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
-    give_up = time.monotonic() + EARLIER_S
+    deadline = time.monotonic() + EARLIER_S
     while True:
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 os.close(lock_file)
                 raise TimeoutError(f"rank {rank} of an earlier attempt still runs after {EARLIER_S:g} s") from error
             time.sleep(0.1)

@@ -53,16 +53,16 @@ for python in {python} "$here" python3; do
     exit $code
 done
 exit {no_rlrun}"""
-"""What Ray gives to its jobs is taken out of the environment; what the command writes is marked, as Ray writes to the
-same log."""
+"""Variables that Ray sets for its jobs are removed; the command's output is marked, as Ray writes to the same log.
+"""
 
 
 @dataclass(frozen=True)
 class JobCommand:
     job: str
-    """Its id."""
+    """Id of the job."""
     entrypoint: str
-    """As `sh` takes it."""
+    """Its shell command."""
     claim: Path | None = None
     """Of a detached command: the job begins by removing this file, and ends at once where it is missing."""
 
@@ -98,8 +98,8 @@ def detached_command(folder: Path, words: Sequence[str]) -> JobCommand:
 
 
 def _entrypoint(job: str, words: Sequence[str], variables: Mapping[str, str], before: str) -> str:
-    given = {**variables, "PYTHONUNBUFFERED": "1"}
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items() if name.isidentifier())
+    environment = {**variables, "PYTHONUNBUFFERED": "1"}
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items() if name.isidentifier())
     return ENTRYPOINT.format(
         job=job, before=before, variables=exports, python=shlex.quote(sys.executable), python_name=PYTHON, mark=MARK,
         words=shlex.join(words), output=OUTPUT, errors=ERRORS, exit=EXIT, no_rlrun=NO_RLRUN,
