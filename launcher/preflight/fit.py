@@ -1,4 +1,4 @@
-"""Values that nobody gave and that depend on the rows and on memory: the batch, and what it takes to fit."""
+"""Fits settings that were not given to the rows and to memory: batch size, epochs, frequencies, parallelism."""
 
 from __future__ import annotations
 
@@ -26,76 +26,76 @@ from launcher.spec.stored import to_node
 
 BATCH = "data.train_batch_size"
 STEPS = 8
-"""Steps of an epoch that there should be at least."""
+"""Least number of steps that an epoch should have."""
 LEAST = 8
-"""Rows of a batch, unless there are fewer."""
+"""Least number of rows of a batch, unless there are fewer rows."""
 VALIDATIONS = 5
-"""Of a run, after the first."""
+"""Number of validations of a run, after the first."""
 SMALL_BYTES = 2**28
-"""Of a checkpoint that may be written at each validation."""
+"""Largest checkpoint that is written at each validation."""
 LETTERS = 4_000
-"""Characters of the rows that a vocabulary takes up at most."""
+"""Most characters of the rows that are added to an alphabet."""
 
 
 def fit_settings(asked: Context, given: Collection[str]) -> Context:
-    """The run with the values that fit its rows, and the memory of its processes, wherever they are not `given`."""
-    if "data.val_share" not in given and _is_too_few(asked, BATCH in given):
-        asked = _changed(asked, (("data.val_share", 0.0),))
-    for name, fit in FITS.items():  # each reads what those before it chose
+    """The run with settings that are not `given` fitted to its rows and to the memory of its processes."""
+    if "data.val_share" not in given and _holds_out_too_few(asked, BATCH in given):
+        asked = _apply(asked, (("data.val_share", 0.0),))
+    for name, fit in FITS.items():  # each depends on the values chosen before it
         if name not in given and (value := fit(asked)) is not None and value != value_of(asked.asked, name):
-            asked = _changed(asked, ((name, value),))
+            asked = _apply(asked, ((name, value),))
     if asked.model_problems:
         return asked
-    run, found = asked.run, _in_memory(asked.run, given)
-    return _changed(asked, tuple((name, value_of(found, name)) for name in (*memory.SETTINGS, "data.val_share")
-                                 if value_of(found, name) != value_of(run, name)))  # fmt: skip
+    run, fitted = asked.run, _fit_memory(asked.run, given)
+    return _apply(asked, tuple((name, value_of(fitted, name)) for name in (*memory.SETTINGS, "data.val_share")
+                                 if value_of(fitted, name) != value_of(run, name)))  # fmt: skip
 
 
-def _changed(context: Context, changes: tuple[tuple[str, Any], ...]) -> Context:
-    if not changes or not (fitting := with_settings(context.asked, changes)):  # a hub's model keeps its name
+def _apply(context: Context, changes: tuple[tuple[str, Any], ...]) -> Context:
+    if not changes or not (new_run := with_settings(context.asked, changes)):  # `asked`: a hub's model keeps its name
         return context
-    made, names = Context(fitting, context.here), {name for name, _ in changes}
+    new_context, names = Context(new_run, context.here), {name for name, _ in changes}
     for name in () if "data.val_share" in names else ("train", "val", *["lengths"] * ("model.alphabet" not in names)):
-        if name in vars(context):  # reading rows takes long, and they are the same
-            vars(made)[name] = vars(context)[name]
-    return made
+        if name in vars(context):  # reading rows takes long, and they stay the same
+            vars(new_context)[name] = vars(context)[name]
+    return new_context
 
 
 def refit_settings(run: RunSpec, given: Collection[str]) -> tuple[RunSpec, list[str]]:
-    """The run once its models and data are here, with the values of a launch that finds them here; a line for each that
-    changed. Raises `Problems` where a given value does not fit."""
+    """The run after its models and data were fetched, fitted as if they had been here before, and a line for each value
+    that changed. Raises `Problems` where a given value does not fit."""
     node = to_node(run)
     for name in REASONS.keys() - set(given):
         group: Any = node
-        *above, last = name.split(".")
-        for key in above:
+        *groups, setting = name.split(".")
+        for key in groups:
             group = group[key]
-        group.pop(last, None)
+        group.pop(setting, None)
     derive(node)
     try:
-        made = fit_settings(Context(from_node(RunSpec, node), here=True), given).asked
+        refitted = fit_settings(Context(from_node(RunSpec, node), here=True), given).asked
     except ValidationError as error:
         raise Problems(explain(error, node)) from error
-    now = flat(to_node(made))
-    return made, [
-        f"{name}: {value} -> {now[name]}, {REASONS[name]}"
+    new_values = flat(to_node(refitted))
+    return refitted, [
+        f"{name}: {value} -> {new_values[name]}, {REASONS[name]}"
         for name, value in flat(to_node(run)).items()
-        if value != now[name]
+        if value != new_values[name]
     ]
 
 
-def _is_too_few(context: Context, batch_given: bool) -> bool:
-    """Whether none is held out, or none should be: where a batch that was given takes all rows."""
+def _holds_out_too_few(context: Context, batch_given: bool) -> bool:
+    """Whether too few rows are held out, or left for training with the batch size that was given."""
     train, held_out = context.train, len(context.val.rows)
-    every, batch = len(train.rows) + held_out, context.run.data.train_batch_size
-    few = train.complete and batch_given and len(train.rows) < batch <= every
+    n_rows, batch = len(train.rows) + held_out, context.run.data.train_batch_size
+    too_few = train.complete and batch_given and len(train.rows) < batch <= n_rows
     if context.run.engine.validates_whole_batches and context.run.algorithm.data == "answers":
-        few = few or held_out < (batch if batch_given else _batch(context))
-    return bool(context.run.data.val_share and train.rows) and (few or not held_out)
+        too_few = too_few or held_out < (batch if batch_given else _batch(context))
+    return bool(context.run.data.val_share and train.rows) and (too_few or not held_out)
 
 
 def _alphabet(context: Context) -> str | None:
-    """That of a model from scratch, with the characters of the rows that it lacks: the most frequent ones."""
+    """The alphabet of a model from scratch, with the most frequent characters of the rows that it lacks."""
     model, rows = context.asked.model, (*context.train.rows, *context.val.rows)
     if not isinstance(model, Scratch) or not has_own_rows(context):
         return None
@@ -103,19 +103,19 @@ def _alphabet(context: Context) -> str | None:
     for row in rows:
         for text in (*(content for _, content in prompt_turns(row)), row.response, row.rejected, row.ground_truth):
             counts.update(text or "")
-    lacking = [(-count, letter) for letter, count in counts.items() if letter not in model.alphabet]
-    return model.alphabet + "".join(sorted(letter for _, letter in sorted(lacking)[:LETTERS]))
+    missing = [(-count, character) for character, count in counts.items() if character not in model.alphabet]
+    return model.alphabet + "".join(sorted(character for _, character in sorted(missing)[:LETTERS]))
 
 
 def _batch(context: Context) -> int:
-    """The usual batch, or a smaller one where an epoch would have only a few steps."""
+    """The default batch size, or a smaller one where an epoch would have fewer than `STEPS` steps."""
     run = context.asked
-    usual, rows = run.data.train_batch_size, context.steps.rows
+    default, rows = run.data.train_batch_size, context.steps.rows
     unit = lcm(run.hardware.processes, run.trainer.ppo_mini_batch_size or 1)
-    if rows is None or rows >= STEPS * usual or rows < unit:
-        return usual
-    wanted = max(2 ** (max(rows // STEPS, 1).bit_length() - 1), min(LEAST, rows))
-    return max(min(wanted, usual) // unit, 1) * unit
+    if rows is None or rows >= STEPS * default or rows < unit:
+        return default
+    smaller = max(2 ** (max(rows // STEPS, 1).bit_length() - 1), min(LEAST, rows))
+    return max(min(smaller, default) // unit, 1) * unit
 
 
 def _epochs(context: Context) -> int | None:
@@ -129,7 +129,7 @@ def _test_freq(context: Context) -> int | None:
 
 
 def _save_freq(context: Context) -> int | None:
-    """At each validation where checkpoints are small, so that the best one is kept."""
+    """The frequency of validation where checkpoints are small, so that the best one is saved."""
     size = checkpoint_bytes(context.run)
     return _test_freq(context) and context.run.trainer.test_freq if size and size <= SMALL_BYTES else None
 
@@ -140,17 +140,17 @@ FITS: dict[str, Callable[[Context], Any]] = {
 }  # fmt: skip
 
 
-def _in_memory(run: RunSpec, given: Collection[str]) -> RunSpec:
-    """The cheapest run that fits; the same where none does, or where it is not known. On a CPU, where memory is rarely
-    short, only what must be is changed. Where held-out rows are what does not fit, and nobody asked for them, none are
-    held out: their answers need all weights on each process."""
+def _fit_memory(run: RunSpec, given: Collection[str]) -> RunSpec:
+    """The cheapest run that fits; the same where none does, or memory is unknown. On a CPU, where memory is rarely
+    short, a run that fits is not changed. If only validation does not fit and was not asked for, no rows are held
+    out: their answers need all weights on each process."""
     limit = memory.limit(run.taken)
     estimate = run.engine.memory(run)
     if limit is None or estimate is None or (run.hardware.is_cpu and estimate.at_most_bytes <= limit):
         return run
     free = [name for name in memory.SETTINGS if name not in given]
-    found = cheapest(run, limit, free)
-    if found is None and run.data.val_share and "data.val_share" not in given and not run.algorithm.sampled:
-        untested = with_settings(run, (("data.val_share", 0.0),))
-        found = cheapest(untested, limit, free) if untested else None
-    return found.run if found else run
+    fit = cheapest(run, limit, free)
+    if fit is None and run.data.val_share and "data.val_share" not in given and not run.algorithm.sampled:
+        without_validation = with_settings(run, (("data.val_share", 0.0),))
+        fit = cheapest(without_validation, limit, free) if without_validation else None
+    return fit.run if fit else run

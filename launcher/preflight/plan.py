@@ -26,12 +26,12 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
 RUNS = Path("runs")
-"""Where a run is looked for by its name alone, as runs are put there unless a setting says otherwise."""
+"""The default folder of runs, where a run is looked up by its name."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """One run with the results of all checks. Without a run the arguments make none, and the results say why."""
+    """A run with the results of all checks. `run` is None where the arguments are invalid; the results say why."""
 
     run: RunSpec | None
     results: list[CheckResult]
@@ -39,16 +39,16 @@ class Page:
     folder: Path | None = None
     processes: tuple[Process, ...] = ()
     choices: Mapping[str, str] = field(default_factory=dict)
-    """Of each group, the name of its file."""
+    """The name of the chosen config file of each group."""
     differs: list[Changed] = field(default_factory=list)
     """Values that are not their classes' defaults."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     memory: dict[str, Any] | None = None
     """Phases and their parts, and the limit, in bytes."""
     notes: tuple[str, ...] = ()
-    """Values of a recipe that only its shell knows, and what stands for them here."""
+    """Values of a recipe that only its shell knows, and what replaces them here."""
     first: Sequence[Row] = ()
-    """Of the training rows; none where the model or the data has problems."""
+    """The first training rows; none where the model or the data has problems."""
 
     @property
     def ok(self) -> bool:
@@ -56,7 +56,7 @@ class Page:
 
 
 def page_node(page: Page) -> dict[str, Any]:
-    """A plan as JSON has it."""
+    """A plan as a JSON object."""
     return {
         "ok": page.ok,
         "results": [asdict(result) for result in page.results],
@@ -71,7 +71,7 @@ def page_node(page: Page) -> dict[str, Any]:
 
 
 def first_rows(page: Page) -> list[list[dict[str, Any]]]:
-    """The first rows as tokens, and which of those have a loss."""
+    """The first rows as tokens, each with whether it has a loss."""
     return lengths.as_tokens(page.run, page.first) if page.run and page.first else []
 
 
@@ -79,31 +79,31 @@ def first_rows(page: Page) -> list[list[dict[str, Any]]]:
 def plan(
     overrides: Sequence[str], config_dir: Path | None = None, *, recipe: str | None = None, here: bool = False
 ) -> Page:
-    """The run of `recipe` and `overrides`, checked. `here`: it is to start on this machine, so what is missing here is
-    a failure; otherwise that is a warning wherever GPUs are asked for, as people plan for other machines, too."""
+    """The run of `recipe` and `overrides`, with all checks. `here`: it is to start on this machine, so what is missing
+    is a failure; otherwise that is a warning if GPUs are asked for, as the plan may be for another machine."""
     try:
-        by = run_request(overrides, config_dir, recipe)
+        request = run_request(overrides, config_dir, recipe)
     except Problems as error:
         return Page(None, from_problems(error.problems))
-    found = resolve_request(by, _policy_of_run)
-    by, taken = found.request, [CheckResult("OK", one.typed.text, one.message) for one in found.taken]
-    if found.problems or not (run := found.run):
-        return Page(None, [*taken, *from_problems([*found.problems, *_others(found, here=here)])])
-    choices = {place: path.stem for path, place in found.files if place}
-    context = fit_settings(Context(run, here or run.hardware.is_cpu), found.given)
+    resolved = resolve_request(request, _find_policy_of_run)
+    request, interpreted = resolved.request, [CheckResult("OK", one.typed.text, one.message) for one in resolved.taken]
+    if resolved.problems or not (run := resolved.run):
+        return Page(None, [*interpreted, *from_problems([*resolved.problems, *_further_problems(resolved, here=here)])])
+    choices = {group: path.stem for path, group in resolved.files if group}
+    context = fit_settings(Context(run, here or run.hardware.is_cpu), resolved.given)
     run = context.asked
-    made = _page(context)
-    results = [*taken, *made.results, *_given_twice(by)]
-    return replace(made, results=results, choices=choices, origins=origins_of(run, found), notes=by.notes)
+    checked = _page(context)
+    results = [*interpreted, *checked.results, *_given_twice(request)]
+    return replace(checked, results=results, choices=choices, origins=origins_of(run, resolved), notes=request.notes)
 
 
-def _policy_of_run(name: str) -> str:
-    """The folder of a run that `model=NAME` may mean; empty where there is none, or are several."""
+def _find_policy_of_run(name: str) -> str:
+    """The folder of the run that `model=NAME` may mean; empty where there is none, or more than one."""
     try:
-        found = store.named(name, RUNS) if RUNS.is_dir() else None
+        folder = store.named(name, RUNS) if RUNS.is_dir() else None
     except Problems:
         return ""
-    return str(found.path) if found else ""
+    return str(folder.path) if folder else ""
 
 
 def page(run: RunSpec, *, here: bool = False) -> Page:
@@ -115,9 +115,9 @@ def _page(context: Context) -> Page:
     run = context.asked
     folder = folder_of(run)
     processes = run.engine.plan(run, folder).processes
-    of_memory = memory.to_node(context.run, memory.limit(run.taken)) if not context.model_problems else None
+    memory_node = memory.to_node(context.run, memory.limit(run.taken)) if not context.model_problems else None
     return Page(run, list(run_checks(context)), context.steps, folder, processes,
-                differs=differing(run), memory=of_memory,
+                differs=differing(run), memory=memory_node,
                 first=() if context.model_problems else context.train.rows[: lengths.SHOWN])  # fmt: skip
 
 
@@ -130,7 +130,7 @@ class Ready:
     given: Collection[str] = frozenset(REASONS)
     """Settings that arguments or config files set."""
     notes: tuple[str, ...] = ()
-    """What arguments in another spelling were taken as."""
+    """How arguments in another spelling were interpreted."""
 
 
 def ready(run: RunSpec) -> Ready:
@@ -140,53 +140,53 @@ def ready(run: RunSpec) -> Ready:
 
 @activity.reported("reading the settings")
 def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Ready:
-    """The run of `recipe` and these arguments. Raises `Problems` with everything that is wrong with them and would fail
+    """The run of `recipe` and these arguments. Raises `Problems` with all invalid arguments and all that would fail
     here."""
-    by = run_request(overrides, config_dir, recipe)
-    found = resolve_request(by, _policy_of_run)
-    if found.problems or not found.run:
-        raise Problems([*found.problems, *_others(found, here=True)])
-    context = fit_settings(Context(found.run, here=not found.run.cluster.queues), found.given)
-    warnings = [*_given_twice(found.request), *_warnings(run_checks(context))]
-    return Ready(context.asked, warnings, found.given, tuple(one.line for one in found.taken))
+    request = run_request(overrides, config_dir, recipe)
+    resolved = resolve_request(request, _find_policy_of_run)
+    if resolved.problems or not resolved.run:
+        raise Problems([*resolved.problems, *_further_problems(resolved, here=True)])
+    context = fit_settings(Context(resolved.run, here=not resolved.run.cluster.queues), resolved.given)
+    warnings = [*_given_twice(resolved.request), *_warnings(run_checks(context))]
+    return Ready(context.asked, warnings, resolved.given, tuple(one.line for one in resolved.taken))
 
 
 def _given_twice(by: RunRequest) -> list[CheckResult]:
-    """A warning for each setting that was typed with two values, in whatever spelling; of a file, arguments take the
-    place."""
-    typed = dict[str, dict[str, str]]()  # setting -> value -> as it was typed
-    for word in by.overrides:
-        if word.source == "command line":
-            key, _, value = word.text.lstrip("+").partition("=")
-            typed.setdefault(key, {})[value] = word.where.removeprefix("command line: ")
-    found = []
+    """A warning for each setting that has two values on the command line, in whatever spelling; values of a file may be
+    overridden."""
+    typed = dict[str, dict[str, str]]()  # setting -> value -> the argument as typed
+    for argument in by.overrides:
+        if argument.source == "command line":
+            key, _, value = argument.text.lstrip("+").partition("=")
+            typed.setdefault(key, {})[value] = argument.where.removeprefix("command line: ")
+    results = []
     for key, values in typed.items():
         if len(values) > 1:
-            same = all(text.lstrip("+").partition("=")[0] == key for text in values.values())
-            shown = shortened(", ".join(values if same else values.values()), 200)
-            found.append(CheckResult("WARN", key, f"is given {len(values)} times: {shown}", "give it once"))
-    return found
+            same_key = all(text.lstrip("+").partition("=")[0] == key for text in values.values())
+            shown = shortened(", ".join(values if same_key else values.values()), 200)
+            results.append(CheckResult("WARN", key, f"is given {len(values)} times: {shown}", "give it once"))
+    return results
 
 
 def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
-    """The run of these arguments with all that is fitted to its rows and memory. Raises `Problems`."""
-    found = resolve_request(run_request(overrides, config_dir), _policy_of_run)
-    if found.problems or not found.run:
-        raise Problems(found.problems)
-    return fit_settings(Context(found.run, here=False), found.given).asked
+    """The run of these arguments, fitted to its rows and to memory. Raises `Problems`."""
+    resolved = resolve_request(run_request(overrides, config_dir), _find_policy_of_run)
+    if resolved.problems or not resolved.run:
+        raise Problems(resolved.problems)
+    return fit_settings(Context(resolved.run, here=False), resolved.given).asked
 
 
-def _others(found: Resolution, *, here: bool) -> list[Problem]:
-    """What would fail of the run that is left without the wrong arguments: one mistake must not hide another."""
+def _further_problems(found: Resolution, *, here: bool) -> list[Problem]:
+    """What would fail in the run without its invalid arguments, so that one mistake does not hide another."""
     if not found.run:
         return []
     here = (here and not found.run.cluster.queues) or found.run.hardware.is_cpu
     context = fit_settings(Context(found.run, here), found.given)
-    unsure = found.ignored.names if found.ignored else set()
-    checks = [check for check, groups in CHECKS.items() if groups is not None and not unsure & {*groups}]
+    unknown_groups = found.ignored.names if found.ignored else set()
+    checks = [check for check, groups in CHECKS.items() if groups is not None and not unknown_groups & {*groups}]
     others = _failures(result for check in checks for result in check(context))
-    return [each for each in others
-            if not (found.ignored and found.ignored.explains(each)) and each not in found.problems]  # fmt: skip
+    return [problem for problem in others
+            if not (found.ignored and found.ignored.explains(problem)) and problem not in found.problems]  # fmt: skip
 
 
 def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:
@@ -195,17 +195,17 @@ def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:
 
 
 def check_fetched(run: RunSpec) -> list[CheckResult]:
-    """The warnings on what has been fetched, models and data. Raises `Problems` where any check fails."""
+    """The warnings on fetched models and data. Raises `Problems` where any check fails."""
     context = Context(run, here=True)
-    looks = (model.check, text.check, rows.check, reward.check, steps.check, memory.check)
-    return _warnings(result for look in looks for result in look(context))
+    checks = (model.check, text.check, rows.check, reward.check, steps.check, memory.check)
+    return _warnings(result for check in checks for result in check(context))
 
 
 def _warnings(checked: Iterable[CheckResult]) -> list[CheckResult]:
-    """Raises `Problems` with what failed."""
+    """The warnings among results. Raises `Problems` with the failures."""
     results = list(checked)
-    if found := _failures(results):
-        raise Problems(found)
+    if failures := _failures(results):
+        raise Problems(failures)
     return [result for result in results if result.level == "WARN"]
 
 

@@ -41,9 +41,9 @@ from launcher.spec.stored import to_node
 
 def check_settings(context: Context) -> Iterator[CheckResult]:
     """Problems of data, model, reward and health rules, secrets among the settings, and the run's folder."""
-    found = [*context.data_problems, *context.model_problems, *context.reward_problems]
-    found += rule_problems(context.run)
-    yield from from_problems([*found, *guard.secrets_in_run(to_node(context.run), found)])
+    problems = [*context.data_problems, *context.model_problems, *context.reward_problems]
+    problems += rule_problems(context.run)
+    yield from from_problems([*problems, *guard.secrets_in_run(to_node(context.run), problems)])
     if context.folder_problems:
         yield from from_problems(context.folder_problems)
     else:
@@ -51,8 +51,8 @@ def check_settings(context: Context) -> Iterator[CheckResult]:
 
 
 def check_engine(context: Context) -> Iterable[CheckResult]:
-    """What the engine itself finds; of a run whose model or folder has problems of its own, what it finds without
-    them."""
+    """The engine's own checks; none where the model or the folder has problems and the engine would open the
+    model."""
     if (context.model_problems or context.folder_problems) and context.run.engine.opens_model:
         return ()
     activity.report("checking the engine and the machine")
@@ -70,22 +70,22 @@ def check_own(context: Context) -> Iterator[CheckResult]:
     raises or cannot be loaded is a failure that names the file."""
     folder = context.run.code_dir
     for file in sorted(Path(folder, "check").glob("*.yaml")) if folder else ():
-        found = try_call(partial(_run_own, file, context))
-        if isinstance(found, CallFailure):
-            yield CheckResult("FAIL", f"check/{file.name}", found.reason)
+        results = try_call(partial(_run_own, file, context))
+        if isinstance(results, CallFailure):
+            yield CheckResult("FAIL", f"check/{file.name}", results.reason)
         else:
-            yield from found
+            yield from results
 
 
 def _run_own(file: Path, context: Context) -> list[CheckResult]:
-    """Raises `ValueError` with the reason where the file does not describe a check."""
+    """Run the check in a file. Raises `ValueError` with the reason where the file does not describe one."""
     try:
-        made: Check = TypeAdapter(Chosen[Check]).validate_python(parse_yaml(file.read_bytes()))
+        own_check: Check = TypeAdapter(Chosen[Check]).validate_python(parse_yaml(file.read_bytes()))
     except ValidationError as error:
         raise ValueError("; ".join(fault["msg"] for fault in error.errors())) from error
     except (OSError, YAMLError) as error:
         raise ValueError(error_message(error)) from error
-    return list(made.check(context))
+    return list(own_check.check(context))
 
 
 CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...] | None] = {
@@ -97,8 +97,8 @@ CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...] | None]
     learning.check: ("algorithm", "model"), memory.check: None, hardware.check: ("hardware", "cluster"),
     disk.check: None, history.check: None, trackers.check: None, packages.check: (), check_own: (),
 }  # fmt: skip
-"""In the order in which a plan shows their results; none assumes that another has passed. Where other arguments are
-wrong, those are run, too, of which the config groups that are named here are known."""
+"""Checks in the order in which a plan shows their results; none assumes that another has passed. Each has the config
+groups that must be valid to run it when other arguments are not; None: it runs only if all are."""
 
 
 def run_checks(context: Context) -> Iterator[CheckResult]:

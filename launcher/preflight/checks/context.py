@@ -1,4 +1,4 @@
-"""What the checks of one run share: each value is computed once, when a check first needs it."""
+"""Values that the checks of one run share; each is computed once, when a check first needs it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from launcher.runs.folder import Folder
 from launcher.spec.data import Dataset, RefusedRow, Row, Split
 from launcher.spec.run import RunSpec, Trainer
 
-MAX_ROWS = 50_000  # of a split that a plan reads; rlrun data check reads all
-MAX_BYTES = 20_000_000  # of the texts in them
+MAX_ROWS = 50_000  # rows of a split that a plan reads; rlrun data check reads all
+MAX_BYTES = 20_000_000  # of their texts, as UTF-8
 ROOT = "trainer.run_root"
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control characters, right-to-left marks, half surrogates
 
@@ -45,7 +45,7 @@ class SplitRows:
     rows: list[Row] = field(default_factory=list)
     refused: list[RefusedRow] = field(default_factory=list)
     complete: bool = True
-    """Whether there are no more rows than were read."""
+    """Whether all rows of the split were read."""
 
     @property
     def scope(self) -> str:
@@ -54,13 +54,13 @@ class SplitRows:
 
     @property
     def sources(self) -> frozenset[str] | None:
-        """Of all rows; None where not all were read."""
+        """The data sources of all rows; None where not all were read."""
         return frozenset(row.data_source for row in self.rows) if self.rows and self.complete else None
 
 
 @dataclass
 class Context:
-    """One run, and what is known of it on this machine."""
+    """A run, and what is known about it on this machine."""
 
     asked: RunSpec
     here: bool
@@ -68,20 +68,20 @@ class Context:
 
     @cached_property
     def run(self) -> RunSpec:
-        """The run; a hub's model that has been downloaded is replaced by its folder."""
+        """The run, with a downloaded hub model replaced by its folder."""
         return self.asked if self.model_problems else self._with_folder
 
     @property
     def missing_level(self) -> Level:
-        """The level of something that is not on this machine."""
+        """The level of results on something that is missing on this machine."""
         return "FAIL" if self.here else "WARN"
 
     @cached_property
     def model_problems(self) -> Sequence[Problem]:
-        """Of the model; where it has none, of settings that do not fit the folder that a hub's model came to."""
+        """Problems of the model, or of settings that do not fit a downloaded model's folder."""
         activity.report("checking the model")
-        if found := self.asked.model.problems():
-            return found
+        if problems := self.asked.model.problems():
+            return problems
         try:
             _ = self._with_folder
         except ValidationError as error:
@@ -92,13 +92,13 @@ class Context:
 
     @cached_property
     def _with_folder(self) -> RunSpec:
-        """Raises pydantic's `ValidationError`."""
+        """The run with the model's local folder. Raises pydantic's `ValidationError`, and `Problems`."""
         model = self.asked.model.here
         return self.asked if model == self.asked.model else replace(self.asked, model=model)
 
     @cached_property
     def reward_problems(self) -> Sequence[Problem]:
-        """Of what scores answers: the reward, and an environment."""
+        """Problems of what scores answers: the reward and the environment."""
         return [*self.asked.reward.problems(), *self.asked.environment.problems()]
 
     @cached_property
@@ -126,24 +126,24 @@ class Context:
 
     @property
     def file_rows(self) -> list[Row]:
-        """Of the training files: those that are held out of them, too."""
+        """The rows of the training files, including those held out of them."""
         return [*self.train.rows, *(self.val.rows if self.run.data.val_share else [])]
 
     def _read(self, split: Split) -> SplitRows:
         if self.data is None:
             return SplitRows(complete=False)
         activity.report("reading the rows" if split == "train" else "reading the held-out rows")
-        found, rows, read_bytes = SplitRows(), iter(self.data.rows(split, self.run.algorithm.data)), 0
+        split_rows, rows, read_bytes = SplitRows(), iter(self.data.rows(split, self.run.algorithm.data)), 0
         for row in islice(rows, MAX_ROWS):
             if isinstance(row, RefusedRow):
-                found.refused.append(row)
+                split_rows.refused.append(row)
             else:
-                found.rows.append(row if self.reward_problems else self.run.environment.prompt(row))
+                split_rows.rows.append(row if self.reward_problems else self.run.environment.prompt(row))
                 read_bytes += sum(sizes(row))
             if read_bytes > MAX_BYTES:
                 break
-        found.complete = next(rows, None) is None
-        return found
+        split_rows.complete = next(rows, None) is None
+        return split_rows
 
     @cached_property
     def lengths(self) -> LengthReport:
@@ -154,11 +154,11 @@ class Context:
 
     @cached_property
     def steps(self) -> Steps:
-        """Counted with the rows where these are known."""
+        """The numbers of steps, from the number of rows where it is known."""
         train, val = self.train, self.val
         fatal = self.run.data.on_bad_row == "error" and any(not row.wanted for row in train.refused)
-        known = train.rows and train.complete and not fatal
-        rows = len(train.rows) - self.lengths.filtered if known else None
+        countable = train.rows and train.complete and not fatal
+        rows = len(train.rows) - self.lengths.filtered if countable else None
         return count_steps(self.run, rows, len(val.rows) if val.complete and train.rows else None)
 
 
@@ -167,7 +167,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Steps:
-    """Numbers of one run. What depends on the rows is None while they are not known."""
+    """Numbers of one run; those that depend on the rows are None while their number is not known."""
 
     rows: int | None
     val_rows: int | None
@@ -193,7 +193,7 @@ class Steps:
 
 
 def count_steps(run: RunSpec, rows: int | None, val_rows: int | None) -> Steps:
-    """`rows` that can be learnt from and `val_rows` to validate with; None where that is not known yet."""
+    """Count the steps for `rows` training rows and `val_rows` validation rows; None where not known yet."""
     trainer, batch = run.trainer, run.data.train_batch_size
     steps = trainer.total_training_steps if rows is None else run.total_steps(rows)
     return Steps(
@@ -206,7 +206,7 @@ def count_steps(run: RunSpec, rows: int | None, val_rows: int | None) -> Steps:
 
 
 def _times(frequency: int, steps: int | None) -> int | None:
-    """How often something happens that also happens at the last step."""
+    """How often something happens every `frequency` steps and at the last one; None if the steps are unknown."""
     if frequency <= 0:
         return 1
     if steps is None:
@@ -233,7 +233,7 @@ def root_of(run: RunSpec) -> Path:
 
 
 def folder_of(run: RunSpec) -> Path:
-    """The run's folder; a name that is still to be chosen ends with N."""
+    """The run's folder; N stands for the number of a name that is still to be chosen."""
     trainer = run.trainer
     return root_of(run) / trainer.project_name / (trainer.experiment_name or f"{run.label}-N")
 

@@ -14,15 +14,15 @@ from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context, root_of
 from launcher.spec.run import RunSpec
 
-FILES = 100  # of a run: logs, samples, checkpoints
-SPARE = 1.02  # tokenizers, logs and names beside the tensors
+FILES = 100  # files of a run: logs, samples, checkpoints
+SPARE = 1.02  # factor for tokenizers, logs and names beside the tensors
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """Nothing where the run's folder cannot be made."""
+    """Free space for checkpoints and downloads; nothing where the run's folder cannot be made."""
     if context.folder_problems:
         return
-    run, made = context.run, context.steps.checkpoints or None
+    run, n_saved = context.run, context.steps.checkpoints or None
     each = checkpoint_bytes(run)
     try:
         free = machine.free_disk_bytes(root_of(run))
@@ -38,9 +38,9 @@ def check(context: Context) -> Iterator[CheckResult]:
         yield from _downloads(run, context.missing_level)
         yield CheckResult("OK", "disk", f"{_gb(free)} free; the model's size is not known yet")
         return
-    kept = run.trainer.keep_last + run.trainer.keep_best
-    kept = min(kept, made) if made else kept
-    at_once = kept + (1 if made is None or made > kept else 0)  # a new one is written before an old one goes
+    n_kept = run.trainer.keep_last + run.trainer.keep_best
+    n_kept = min(n_kept, n_saved) if n_saved else n_kept
+    at_once = n_kept + (1 if n_saved is None or n_saved > n_kept else 0)  # a new one is written before an old one goes
     need = int(each * at_once * SPARE)
     message = f"{at_once} checkpoint{'s' if at_once > 1 else ''} of {_gb(each)} at a time, {_gb(free)} free"
     if need > free:
@@ -61,8 +61,8 @@ def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     if "huggingface" in model.hub_order and (fault := huggingface.endpoint_fault()):
         yield CheckResult("WARN", "HF_ENDPOINT", f"{fault}, so {model.path} cannot be downloaded", "unset HF_ENDPOINT")
     root = store.root()
-    standing = next(place for place in (root.absolute(), *root.absolute().parents) if place.exists())
-    if not (standing.is_dir() and os.access(standing, os.W_OK)):
+    existing = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
         message = f"{model.path} is downloaded to {root}, which cannot be written"
         yield CheckResult(level, "disk", message, "set RLRUN_MODELS to a folder that can be")
     if model.shape is None:
@@ -74,13 +74,13 @@ def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
 
 
 def checkpoint_bytes(run: RunSpec) -> int | None:
-    """One checkpoint of a run: weights, the optimizer's two moments, and the critic with its own."""
+    """Bytes of a checkpoint: weights and the optimizer's two moments, and those of a critic; None if unknown."""
     shape = run.model.shape
     if shape is None:
         return None
-    whole = size.parameters(shape)
-    trained = size.lora_parameters(shape, run.model.lora_rank) if run.model.lora_rank else whole
-    return 3 * size.BYTES[run.model.dtype] * (trained + whole * ("critic" in run.algorithm.needs))
+    n_parameters = size.parameters(shape)
+    n_trained = size.lora_parameters(shape, run.model.lora_rank) if run.model.lora_rank else n_parameters
+    return 3 * size.BYTES[run.model.dtype] * (n_trained + n_parameters * ("critic" in run.algorithm.needs))
 
 
 def _gb(count: float) -> str:

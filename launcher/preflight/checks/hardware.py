@@ -1,4 +1,4 @@
-"""The hardware a run asks for, against this machine or the cluster; ports, servers and programs that it needs."""
+"""Checks the hardware that a run asks for against this machine or cluster, and the services that it needs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from launcher.preflight.checks.memory_fit import value_of
 from launcher.spec.hardware import Hardware, computes_bfloat16
 from launcher.spec.run import RunSpec
 
-CROWDED = 4  # processes of a core, each with a model of its own
-IDLE = 0.9  # of its memory is free on an idle GPU
+CROWDED = 4  # processes of one core, each with its own copy of the model
+IDLE = 0.9  # part of its memory that is free on an idle GPU
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """The GPUs, then what cluster, sampler and reward need that is not there."""
+    """The hardware, then what cluster, sampler, environment and reward need and is missing."""
     run = context.run
     if address := run.cluster.remote_address:
-        yield from _nodes(address, run.taken.nnodes, run.cluster.each_node(run.taken), context.missing_level)
+        yield from _check_nodes(address, run.taken.nnodes, run.cluster.each_node(run.taken), context.missing_level)
     elif run.taken.is_cpu:
-        yield _cores(run.taken)
+        yield _check_cores(run.taken)
     else:
-        yield from _gpus(run, context.missing_level)
+        yield from _check_gpus(run, context.missing_level)
     if not context.reward_problems:
         missing = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements()]
         missing += run.environment.missing_requirements()
@@ -36,7 +36,7 @@ def check(context: Context) -> Iterator[CheckResult]:
         yield from from_problems(missing, context.missing_level)
 
 
-def _cores(asked: Hardware) -> CheckResult:
+def _check_cores(asked: Hardware) -> CheckResult:
     processes = "one process" if asked.processes == 1 else f"{asked.processes} processes"
     cores = machine.cpu_count()
     message = f"{processes} on {cores} CPU cores"
@@ -46,11 +46,11 @@ def _cores(asked: Hardware) -> CheckResult:
     return CheckResult("WARN", "hardware.nproc_per_node", f"{message}: they wait for each other", fix)
 
 
-def _gpus(run: RunSpec, level: Level) -> Iterator[CheckResult]:
-    asked, found = run.taken, machine.query_gpus()
-    gpus = found.found[: len(machine.visible_gpus())]
-    if found.trouble:
-        message = f"the GPUs' driver does not answer: {found.trouble}"
+def _check_gpus(run: RunSpec, level: Level) -> Iterator[CheckResult]:
+    asked, query = run.taken, machine.query_gpus()
+    gpus = query.found[: len(machine.visible_gpus())]
+    if query.trouble:
+        message = f"the GPUs' driver does not answer: {query.trouble}"
         yield CheckResult(level, "hardware", message, "rlrun doctor tells more")
     elif not gpus:
         fix = "use a machine with GPUs, or hardware=cpu and no other hardware setting"
@@ -61,11 +61,11 @@ def _gpus(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     else:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         yield CheckResult("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
-        emulates = not all(computes_bfloat16(gpu.name) for gpu in gpus)
-        for name, value, instead in (("model.dtype", "bfloat16", "float32"), ("engine.mixed_precision", True, "false")):
-            if emulates and value_of(run, name) == value:
+        emulated = not all(computes_bfloat16(gpu.name) for gpu in gpus)
+        for name, value, other in (("model.dtype", "bfloat16", "float32"), ("engine.mixed_precision", True, "false")):
+            if emulated and value_of(run, name) == value:
                 message = f"{written(value)}, and {names} computes bfloat16 only by emulation, slowly"
-                yield CheckResult("WARN", name, message, f"use {name}={instead}")
+                yield CheckResult("WARN", name, message, f"use {name}={other}")
         busy = [gpu for gpu in gpus if gpu.free_bytes < IDLE * gpu.memory_bytes]
         if len(gpus) - len(busy) < asked.n_gpus_per_node:
             free = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)
@@ -73,34 +73,34 @@ def _gpus(run: RunSpec, level: Level) -> Iterator[CheckResult]:
             yield CheckResult("WARN", "hardware", message, "set CUDA_VISIBLE_DEVICES to idle ones")
 
 
-def _too_few(run: RunSpec, there: int, level: Level) -> CheckResult:
-    got, own = run.hardware.n_gpus_per_node, run.taken.n_gpus_per_node - run.hardware.n_gpus_per_node
-    if not own:
-        message = f"got {got}, and this machine has {there} GPUs"
-        return CheckResult(level, "hardware.n_gpus_per_node", message, f"use {there}")
-    message = f"got {got}, {own} more are sampler.n_gpus, and this machine has {there} GPUs"
-    fix = f"use {there - own}, or sampler.n_gpus=0" if there > own else "use sampler.n_gpus=0 and fewer GPUs"
+def _too_few(run: RunSpec, n_here: int, level: Level) -> CheckResult:
+    got, extra = run.hardware.n_gpus_per_node, run.taken.n_gpus_per_node - run.hardware.n_gpus_per_node
+    if not extra:
+        message = f"got {got}, and this machine has {n_here} GPUs"
+        return CheckResult(level, "hardware.n_gpus_per_node", message, f"use {n_here}")
+    message = f"got {got}, {extra} more are sampler.n_gpus, and this machine has {n_here} GPUs"
+    fix = f"use {n_here - extra}, or sampler.n_gpus=0" if n_here > extra else "use sampler.n_gpus=0 and fewer GPUs"
     return CheckResult(level, "hardware.n_gpus_per_node", message, fix)
 
 
-def _nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[CheckResult]:
-    """The cluster at `address` against the nodes that a run asks for; resources that others use now count as there."""
+def _check_nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[CheckResult]:
+    """Check the cluster at `address` for the nodes that a run asks for, whether or not others use them now."""
     try:
-        found = reach(address)
-        there = [node for node in list_nodes(found.address, found.env) if node.alive]
+        cluster = reach(address)
+        alive = [node for node in list_nodes(cluster.address, cluster.env) if node.alive]
     except Problems as problems:
         yield from from_problems(problems.problems, level)
         return
     if not is_node():
         yield CheckResult(level, "cluster", f"{address}: this machine is not a node of it", "use rlrun cluster join")
         return
-    able = [node for node in there if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
+    suitable = [node for node in alive if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
     asked = f"{count} {'node' if count == 1 else 'nodes'} with {_counts(each.get('CPU', 0), each.get('GPU', 0))}"
-    if len(able) >= count:
-        yield CheckResult("OK", "hardware", f"{asked} of {len(there)} at {address}")
+    if len(suitable) >= count:
+        yield CheckResult("OK", "hardware", f"{asked} of {len(alive)} at {address}")
         return
-    offers = "; ".join(f"{node.address} has {_counts(node.cpus, node.gpus)}" for node in there)
-    message = f"the run asks for {asked}, and the cluster at {address} has {len(able)}: {offers or 'no node'}"
+    offered = "; ".join(f"{node.address} has {_counts(node.cpus, node.gpus)}" for node in alive)
+    message = f"the run asks for {asked}, and the cluster at {address} has {len(suitable)}: {offered or 'no node'}"
     yield CheckResult("WARN", "hardware", message, "run rlrun cluster join on more machines; the run waits for them")
 
 

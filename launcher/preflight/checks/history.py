@@ -1,4 +1,4 @@
-"""How long a run takes, from an earlier finished run of the same kind."""
+"""Estimates the time of a run from an earlier finished run of the same kind."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
-LOOKED_AT = 30  # newest runs
-LARGEST = 4_000_000  # bytes of an event log that is read for it
-_SAME = ("algorithm._target_", "model", "hardware", "engine", "sampler", "data.train_batch_size",
+LOOKED_AT = 30  # newest runs that are read
+LARGEST = 4_000_000  # most bytes of an event log that is read
+_SPEED_SETTINGS = ("algorithm._target_", "model", "hardware", "engine", "sampler", "data.train_batch_size",
          "data.max_response_length", "data.max_prompt_length", "trainer.ppo_epochs")  # fmt: skip
 """Settings that decide how long a step takes."""
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """Nothing without such a run, or where the number of steps is not known."""
-    known = None if context.folder_problems or context.steps.steps is None else earlier(context.run)
-    if known and context.steps.steps is not None:
-        name, seconds = known
+    """The estimate; nothing without such a run, or where the number of steps is not known."""
+    earlier_run = None if context.folder_problems or context.steps.steps is None else earlier(context.run)
+    if earlier_run and context.steps.steps is not None:
+        name, seconds = earlier_run
         duration = _duration(seconds * context.steps.steps)
         yield CheckResult("OK", "time", f"about {duration}: {name} took {compact(seconds)} s a step")
 
@@ -47,15 +47,15 @@ def _duration(seconds: float) -> str:
 def earlier(run: RunSpec) -> tuple[str, float] | None:
     """Name and seconds per step of the newest finished run below the run's root that had the same model, algorithm,
     hardware and sizes."""
-    wanted = _key(to_node(run))
-    for spec in _newest(root_of(run)):
+    wanted_key = _speed_key(to_node(run))
+    for spec in _newest_specs(root_of(run)):
         folder = Folder(spec.parent)
         try:
             node = parse_yaml(read_file(spec))
-            fits = isinstance(node, dict) and _key(node) == wanted and _finished(folder.events)
+            is_same = isinstance(node, dict) and _speed_key(node) == wanted_key and _is_finished(folder.events)
         except (OSError, YAMLError, ValueError):
             continue
-        if not fits:
+        if not is_same:
             continue
         state = fold(events_of(folder.events))
         if state.status == "finished" and state.seconds_per_step is not None:
@@ -63,26 +63,26 @@ def earlier(run: RunSpec) -> tuple[str, float] | None:
     return None
 
 
-def _finished(events: Path) -> bool:
-    """By its last line, so that unfinished logs are not read, nor those that take long to read. Raises `OSError`."""
+def _is_finished(events: Path) -> bool:
+    """Whether the log is short and its end says that the run finished; read from its last 4 KiB. Raises `OSError`."""
     with open_file(events) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 4096, 0))
         return size < LARGEST and b'"how":"finished"' in file.read().replace(b'": "', b'":"')
 
 
-def _newest(root: Path) -> list[Path]:
+def _newest_specs(root: Path) -> list[Path]:
     dated = []
     for spec in root.glob("*/*/spec.yaml"):
-        with suppress(OSError):  # gone since
+        with suppress(OSError):  # deleted meanwhile
             dated.append((spec.stat().st_mtime, spec))
     return [spec for _, spec in sorted(dated, reverse=True)[:LOOKED_AT]]
 
 
-def _key(node: dict[str, Any]) -> list[Any]:
-    """The settings of `_SAME`. Of a model's path only the name counts: a stored spec has the folder of a download."""
+def _speed_key(node: dict[str, Any]) -> list[Any]:
+    """Values of `_SPEED_SETTINGS`; of a model's path the last part, as a stored spec has a download's folder."""
     values = []
-    for path in _SAME:
+    for path in _SPEED_SETTINGS:
         value: Any = node
         for part in path.split("."):
             value = value.get(part) if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""Values that are valid and with which nothing, or only junk, would be learnt: arithmetic, before anything starts."""
+"""Checks valid values with which nothing, or only noise, would be learnt, by arithmetic before anything starts."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from launcher.preflight.checks.context import Context
 from launcher.spec.run import CriticOptim, Optim, RunSpec
 
 TOO_HIGH, TOO_LOW = 30, 1 / 150
-"""Of the usual learning rate: beyond these, models of language are ruined, or do not move."""
+"""Multiples of the usual learning rate beyond which language models are ruined, or hardly change."""
 MANY = 10
-"""Passes over the same answers after which they are of another policy."""
+"""Passes over the same answers after which they are far off-policy."""
 LEAST_P, COLDEST, HOTTEST = 0.1, 0.05, 2.5
-"""Of top_p, and of temperature: less is nearly greedy, more is noise."""
+"""Bounds of top_p and of temperature: below, sampling is nearly greedy; above, it is noise."""
 DECAYED = 1e-3
-"""Part of each weight that one step may take away."""
+"""Largest part of each weight that weight decay may remove in one step."""
 EPSILON = 1e-8
-"""AdamW's: gradients below it move nothing."""
+"""AdamW's epsilon: gradients below it hardly move weights."""
 WEIGHT, DIGITS = 0.02, 2**-9
 """Usual size of a weight, and the largest part of one that bfloat16 rounds away."""
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """Failures where nothing at all can be learnt, warnings elsewhere."""
+    """Failures where nothing can be learnt at all, otherwise warnings."""
     run = context.run
     if run.algorithm.sampled:
-        yield from from_problems(_alike(run))
-        yield from from_problems(_unlike(run), "WARN")
+        yield from from_problems(_equal_rewards(run))
+        yield from from_problems(_extreme_sampling(run), "WARN")
     yield from from_problems(run.algorithm.doubts(), "WARN")
     yield from from_problems(_optim(run, "optim", run.optim, run.usual_lr, run.model.lora_rank), "WARN")
     if run.has_critic:
         yield from from_problems(_optim(run, "critic.optim", run.critic.optim, run.usual_critic_lr, 0), "WARN")
 
 
-def _alike(run: RunSpec) -> Iterator[Problem]:
+def _equal_rewards(run: RunSpec) -> Iterator[Problem]:
     """Why all answers to a prompt are equally good."""
     if run.sampler.top_k == 1:
         got = "1 leaves a single token, so that all answers to a prompt are alike and nothing can be learnt"
         yield Problem("sampler.top_k", got, "use -1 for all")
-    least, span, n = run.algorithm.min_group_std, run.reward.span, run.sampler.n
-    if span and n > 1 and least > (widest := span * sqrt(n // 2 * (n - n // 2) / (n * (n - 1)))):
-        got = f"{least}, and the rewards of {n} answers between 0 and {span:g} spread by at most {widest:.2g}"
-        yield Problem("algorithm.min_group_std", got, f"use 0.1, at most {widest:.2g}")
+    min_std, span, n = run.algorithm.min_group_std, run.reward.span, run.sampler.n
+    if span and n > 1 and min_std > (max_std := span * sqrt(n // 2 * (n - n // 2) / (n * (n - 1)))):
+        got = f"{min_std}, and the rewards of {n} answers between 0 and {span:g} spread by at most {max_std:.2g}"
+        yield Problem("algorithm.min_group_std", got, f"use 0.1, at most {max_std:.2g}")
 
 
-def _unlike(run: RunSpec) -> list[Problem]:
+def _extreme_sampling(run: RunSpec) -> list[Problem]:
     """Sampling that is nearly greedy, or nearly random."""
     top_p, temperature, passes = run.sampler.top_p, run.sampler.temperature, run.trainer.ppo_epochs
-    free, longest = run.algorithm.unpenalized_length, run.data.max_response_length
-    return _true_ones(
+    unpenalized, longest = run.algorithm.unpenalized_length, run.data.max_response_length
+    return _problems_that_hold(
         (top_p < LEAST_P, "sampler.top_p",
          f"{top_p:g} leaves hardly more than one token, so that answers to a prompt are alike", "use 1"),
         (temperature < COLDEST, "sampler.temperature",
@@ -61,23 +61,23 @@ def _unlike(run: RunSpec) -> list[Problem]:
          f"{temperature:g} makes all tokens nearly equally likely, so that answers are noise", "use 1"),
         (passes > MANY, "trainer.ppo_epochs",
          f"{passes} updates on the same answers leave the policy that gave them far behind", "use 1"),
-        (free is not None and free >= longest, "algorithm.max_response_length",
-         f"the length penalty begins after {free} tokens, and answers end after {longest}, so it has no effect",
+        (unpenalized is not None and unpenalized >= longest, "algorithm.max_response_length",
+         f"the length penalty begins after {unpenalized} tokens, and answers end after {longest}, so it has no effect",
          f"use {longest}, with a smaller overlong_buffer_len"),
     )  # fmt: skip
 
 
 def _optim(run: RunSpec, place: str, optim: Optim | CriticOptim, usual: float, adapters: int) -> list[Problem]:
-    """Numbers of AdamW that ruin the weights, or leave them as they are."""
+    """Settings of AdamW that ruin the weights, or hardly change them."""
     lr, shape, (first, second) = optim.lr, run.model.shape, optim.betas
-    what = f"{'adapters' if adapters else 'this'} with {type(run.algorithm).__name__}"
-    count = (size.lora_parameters(shape, adapters) if adapters else size.parameters(shape)) if shape else 1
+    subject = f"{'adapters' if adapters else 'this'} with {type(run.algorithm).__name__}"
+    n_weights = (size.lora_parameters(shape, adapters) if adapters else size.parameters(shape)) if shape else 1
     rank, scale = run.model.lora_rank, run.model.lora_alpha / max(run.model.lora_rank, 1)
-    return _true_ones(
+    return _problems_that_hold(
         (lr > TOO_HIGH * usual, f"{place}.lr",
-         f"{lr:g} is {lr / usual:,.0f} times what is usual for {what}, and may ruin the model", f"use {usual:g}"),
+         f"{lr:g} is {lr / usual:,.0f} times what is usual for {subject}, and may ruin the model", f"use {usual:g}"),
         (lr < TOO_LOW * usual, f"{place}.lr",
-         f"{lr:g} is {usual / lr:,.0f} times less than usual for {what}, and hardly moves the weights",
+         f"{lr:g} is {usual / lr:,.0f} times less than usual for {subject}, and hardly moves the weights",
          f"use {usual:g}"),
         (run.model.dtype == "bfloat16" and not adapters and lr < WEIGHT * DIGITS, f"{place}.lr",
          f"steps of {lr:g} are rounded away in weights of bfloat16, which hold 8 bits",
@@ -90,11 +90,11 @@ def _optim(run: RunSpec, place: str, optim: Optim | CriticOptim, usual: float, a
         (lr * optim.weight_decay > DECAYED, f"{place}.weight_decay",
          f"{optim.weight_decay:g} at the rate {lr:g} takes {lr * optim.weight_decay:.2g} of each weight in a step",
          "use 0.01"),
-        (optim.clip_grad < EPSILON * sqrt(count), f"{place}.clip_grad",
+        (optim.clip_grad < EPSILON * sqrt(n_weights), f"{place}.clip_grad",
          f"{optim.clip_grad:g} clips gradients to less than AdamW's epsilon, so that the weights hardly move", "use 1"),
     )  # fmt: skip
 
 
-def _true_ones(*doubts: tuple[object, str, str, str]) -> list[Problem]:
-    """Of conditions, settings, what is wrong with them and what to use: those whose condition holds."""
+def _problems_that_hold(*doubts: tuple[object, str, str, str]) -> list[Problem]:
+    """Problems from (condition, setting, fault, fix) for each condition that holds."""
     return [Problem(where, got, fix) for holds, where, got, fix in doubts if holds]

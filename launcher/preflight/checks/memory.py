@@ -15,8 +15,8 @@ from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.run import RunSpec
 
 SETTINGS = tuple(name for name, reason in REASONS.items() if reason in (MEMORY, FASTER))
-"""Those that are fitted where nobody gave them."""
-CUDA_CONTEXT = 600 * 2**20  # bytes of a process's own on each GPU: context, kernels, workspaces of the libraries
+"""Settings that are fitted to memory where they are not given."""
+CUDA_CONTEXT = 600 * 2**20  # bytes of each process on its GPU: CUDA context, kernels, library workspaces
 
 
 def limit(hardware: Hardware) -> int | None:
@@ -26,19 +26,19 @@ def limit(hardware: Hardware) -> int | None:
     """
     if hardware.is_cpu:
         return machine.memory_bytes() // hardware.processes_per_node
-    whole = hardware.memory_bytes
-    if whole is None:
-        whole = min((gpu.memory_bytes for gpu in machine.query_gpus().found), default=None)
-    return whole and whole - CUDA_CONTEXT
+    total = hardware.memory_bytes
+    if total is None:
+        total = min((gpu.memory_bytes for gpu in machine.query_gpus().found), default=None)
+    return total and total - CUDA_CONTEXT
 
 
 def check(context: Context) -> list[CheckResult]:
-    """Nothing where the model has problems of its own."""
+    """See `check_memory`; nothing where the model has problems of its own."""
     return [] if context.model_problems else check_memory(context.run, limit(context.run.taken))
 
 
 def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
-    """One result: OK when the run fits by any error of the estimate, FAIL when it fits by none, WARN between."""
+    """One result: OK if the run fits at any error of the estimate, FAIL if at none, otherwise WARN."""
     memory = run.engine.memory(run)
     if memory is None:
         on_hub = isinstance(run.model, Pretrained) and run.model.on_hub
@@ -54,8 +54,8 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
     if fits(memory, limit_bytes):
         return [CheckResult("OK", "memory", message)]
     fix = "use more GPUs with engine.strategy=fsdp2, adapters (model.lora_rank=32) or a smaller model"
-    if (helps := advise(run, limit_bytes)) and (needs := run.engine.memory(helps.run)):
-        fix = f"use {shlex.join(helps.words)}: {_gib(needs.peak_bytes)}, {', '.join(helps.prices)}"
+    if (fitting := advise(run, limit_bytes)) and (estimate := run.engine.memory(fitting.run)):
+        fix = f"use {shlex.join(fitting.words)}: {_gib(estimate.peak_bytes)}, {', '.join(fitting.prices)}"
     return [CheckResult("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", message, fix)]
 
 

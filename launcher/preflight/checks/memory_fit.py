@@ -1,4 +1,4 @@
-"""Which settings make a run fit into memory: the cheapest by the time of a step, each estimated as a run of its own."""
+"""Finds settings with which a run fits into memory: the cheapest by the time of a step, each estimated as a run."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from launcher.spec.memory import Memory
 from launcher.spec.run import RunSpec
 
 Change = tuple[str, Any]
-"""A setting, dotted, and its value."""
+"""The dotted name of a setting, and its value."""
 FEW_TOKENS, FEW_ANSWERS = 8192, 32
-"""Of a micro-batch, and of the answers decoded together: with so few, computing them takes about twice the time of
-each."""
+"""Tokens of a micro-batch, and answers decoded together, at which each costs about twice the time as with very
+many."""
 FEW = 8
-"""Answers to a prompt, where there are too many."""
+"""Answers to a prompt that are advised where more do not fit."""
 MICRO, TOKENS = "trainer.micro_batch_size_per_gpu", "trainer.max_tokens_per_gpu"
 DECODED, JUDGED = "sampler.max_num_seqs", "data.val_batch_size"
 
 
 @dataclass(frozen=True)
 class Switch:
-    """A change that saves memory, and what it costs."""
+    """A change of settings that saves memory, and its cost."""
 
     changes: tuple[Change, ...]
     cost: float
-    """Time of a step, as a multiple."""
+    """Factor on the time of a step."""
     price: str
     same: bool = True
-    """Whether a run may be given it without being asked: what is trained stays the same, but for rounding."""
+    """Whether it may be applied without being asked for: training stays the same, but for rounding."""
 
 
 NOTHING = Switch((), 1.0, "")
@@ -64,7 +64,7 @@ SMALLER = "the same result, in smaller parts"
 
 @dataclass(frozen=True)
 class Fit:
-    """A run that fits, and what was changed for it."""
+    """A run that fits, and the changes that made it fit."""
 
     run: RunSpec
     changes: dict[str, Any]
@@ -78,41 +78,41 @@ class Fit:
 
 
 def fits(memory: Memory, limit_bytes: int) -> bool:
-    """Whether it fits by any error of the estimate."""
+    """Whether a run fits even if the estimate is at the upper end of its error."""
     return memory.at_most_bytes <= limit_bytes
 
 
 def cheapest(run: RunSpec, limit_bytes: int, free: Collection[str] | None = None) -> Fit | None:
-    """The run that fits with the least time of a step; None where none does. `free` names the settings that may be
-    changed, and then only those that leave what is trained as it is."""
+    """The run that fits with the least time of a step; None where none does. If `free` is given, only the settings that
+    it names are changed, and only in ways that do not change what is trained."""
     best: Fit | None = None
     for switches in _combinations(run, free):
-        static = _cost(switches)
-        if best and static >= best.cost:
+        base_cost = _time_factor(switches)
+        if best and base_cost >= best.cost:
             break
         changes = {name: value for switch in switches for name, value in switch.changes}
         changed = with_settings(run, tuple(changes.items()))
-        found = changed and _in_parts(changed, limit_bytes, free)
-        if not found:
+        fitted = changed and _fit_parts(changed, limit_bytes, free)
+        if not fitted:
             continue
-        made, parts = found
-        cost = static * _slowness(made)
+        reduced, parts = fitted
+        cost = base_cost * _small_parts_factor(reduced)
         if best is None or cost < best.cost:
             prices = [*(switch.price for switch in switches), *([SMALLER] if parts else [])]
-            best = Fit(made, changes | parts, tuple(dict.fromkeys(filter(None, prices))), cost)
+            best = Fit(reduced, changes | parts, tuple(dict.fromkeys(filter(None, prices))), cost)
     return best
 
 
 def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[Switch, ...]]:
-    """Switches that make a difference, put together, the cheapest first."""
-    on_gpu, several = not run.hardware.is_cpu, run.hardware.processes > 1
-    rounds = on_gpu and run.model.dtype == "float32" and has_bfloat16(run.hardware)
+    """All combinations of switches that change the run, the cheapest first."""
+    on_gpu, multiple = not run.hardware.is_cpu, run.hardware.processes > 1
+    can_use_bf16 = on_gpu and run.model.dtype == "float32" and has_bfloat16(run.hardware)
     roles = [Switch((("engine.offload", (role,)),), 1.2, f"the {role} is moved in every step", same=False)
              for role in ("reference", "critic", "reward")]  # fmt: skip
-    ways = [
-        {MIXED: rounds}, {RECOMPUTED: True},
-        {SHARDED: several, MOVED: several and on_gpu, **dict.fromkeys(roles, on_gpu)},
-        {ADAPTERS: not run.model.lora_rank, FROZEN: rounds},
+    options = [
+        {MIXED: can_use_bf16}, {RECOMPUTED: True},
+        {SHARDED: multiple, MOVED: multiple and on_gpu, **dict.fromkeys(roles, on_gpu)},
+        {ADAPTERS: not run.model.lora_rank, FROZEN: can_use_bf16},
         {UNTESTED: not run.algorithm.sampled}, *({switch: True} for switch in UNSHARED),
     ]  # fmt: skip
 
@@ -120,17 +120,17 @@ def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[
         allowed = free is None or (switch.same and {name for name, _ in switch.changes} <= {*free})
         return allowed and any(value_of(run, name) != value for name, value in switch.changes)
 
-    useful = [[NOTHING, *(switch for switch in way if way[switch] and is_useful(switch))] for way in ways]
-    yield from sorted((chosen for chosen in product(*useful) if not {MIXED, FROZEN} <= {*chosen}), key=_cost)
+    useful = [[NOTHING, *(switch for switch in option if option[switch] and is_useful(switch))] for option in options]
+    yield from sorted((chosen for chosen in product(*useful) if not {MIXED, FROZEN} <= {*chosen}), key=_time_factor)
 
 
-def _cost(switches: Iterable[Switch]) -> float:
-    """Time of a step with all of them, as a multiple."""
+def _time_factor(switches: Iterable[Switch]) -> float:
+    """Factor on the time of a step with all switches."""
     return prod(switch.cost for switch in switches)
 
 
 def has_bfloat16(hardware: Hardware) -> bool:
-    """Whether the GPU computes bfloat16: that of its name, or for `cuda` those found on this machine."""
+    """Whether the GPU computes bfloat16: the named one, or for `cuda` all those of this machine."""
     if hardware.device.lower() in GPUS_GIB:
         return hardware.has_bfloat16
     return hardware.has_bfloat16 and all(computes_bfloat16(gpu.name) for gpu in machine.query_gpus().found)
@@ -142,85 +142,85 @@ def value_of(run: RunSpec, name: str) -> Any:
     return vars(getattr(run, group)).get(setting)
 
 
-def _in_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> tuple[RunSpec, dict[str, Any]] | None:
-    """The run with the largest parts that fit, and those that are smaller than before; None where none fit."""
-    if _good(run, limit_bytes):
+def _fit_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> tuple[RunSpec, dict[str, Any]] | None:
+    """The run with the largest parts that fit, and the settings that became smaller; None where none fits."""
+    if _run_fits(run, limit_bytes):
         return run, {}
     ranges = [_micro_batches(run), (DECODED, run.sampler.n, run.sampler.max_num_seqs),
               (JUDGED, 1, run.data.val_batch_size)]  # fmt: skip
-    ranges = [(name, min(least, most), most) for name, least, most in ranges if free is None or name in free]
-    smallest = with_settings(run, tuple((name, least) for name, least, _ in ranges))
-    if smallest is None or not _good(smallest, limit_bytes):
+    ranges = [(name, min(low, high), high) for name, low, high in ranges if free is None or name in free]
+    smallest = with_settings(run, tuple((name, low) for name, low, _ in ranges))
+    if smallest is None or not _run_fits(smallest, limit_bytes):
         return None
-    made, parts = smallest, dict[str, Any]()
-    for name, least, most in ranges:
-        value = _largest(made, name, least, most, limit_bytes)
+    fitting, parts = smallest, dict[str, Any]()
+    for name, low, high in ranges:
+        value = _largest_fitting(fitting, name, low, high, limit_bytes)
         step = run.sampler.n if name == DECODED and run.algorithm.sampled else 1
-        if value < most:
-            value = max(value // step * step, least)
+        if value < high:
+            value = max(value // step * step, low)
             value = 2 ** (value.bit_length() - 1) if name in (MICRO, JUDGED) else value
             parts[name] = value
-        made = with_settings(made, ((name, value),)) or made
-    return made, parts
+        fitting = with_settings(fitting, ((name, value),)) or fitting
+    return fitting, parts
 
 
-def _slowness(run: RunSpec) -> float:
-    """How much slower small parts are than large ones."""
-    asked = run.data.train_batch_size // run.hardware.processes * run.sequences_per_prompt
-    size = run.trainer.max_tokens_per_gpu or run.max_sequence_length * min(run.micro_batch_rows, asked)
-    slow = 1 + FEW_TOKENS / size
+def _small_parts_factor(run: RunSpec) -> float:
+    """Factor on the time of a step by the overhead of small micro-batches and decoding batches."""
+    sequences = run.data.train_batch_size // run.hardware.processes * run.sequences_per_prompt
+    size = run.trainer.max_tokens_per_gpu or run.max_sequence_length * min(run.micro_batch_rows, sequences)
+    factor = 1 + FEW_TOKENS / size
     if run.algorithm.sampled:
-        slow *= (1 + FEW_ANSWERS / min(asked, run.sampler.max_num_seqs)) / (1 + FEW_ANSWERS / asked)
-    return slow
+        factor *= (1 + FEW_ANSWERS / min(sequences, run.sampler.max_num_seqs)) / (1 + FEW_ANSWERS / sequences)
+    return factor
 
 
 def _micro_batches(run: RunSpec) -> tuple[str, int, int]:
-    """The setting of the micro-batches, its least value and its value now."""
+    """The setting of the micro-batch size, its smallest value and its current one."""
     if run.trainer.max_tokens_per_gpu:
         pairs = 2 if run.algorithm.data == "pairs" else 1
         return TOKENS, run.max_sequence_length * pairs, run.trainer.max_tokens_per_gpu
     return MICRO, 1, min(run.trainer.micro_batch_size_per_gpu, max(run.sequences_per_update, 1))
 
 
-def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int:
-    """The largest value of a setting with which the run fits, as it does with the least: memory grows with it."""
+def _largest_fitting(run: RunSpec, name: str, low: int, high: int, limit_bytes: int) -> int:
+    """The largest value of a setting with which the run fits; it fits with `low`, and memory grows with it."""
 
     def is_too_large(value: int) -> bool:
         changed = with_settings(run, ((name, value),))
-        return changed is None or not _good(changed, limit_bytes)
+        return changed is None or not _run_fits(changed, limit_bytes)
 
-    if not is_too_large(most):
-        return most
-    return least + bisect(range(least, most), False, key=is_too_large) - 1
+    if not is_too_large(high):
+        return high
+    return low + bisect(range(low, high), False, key=is_too_large) - 1
 
 
-def _good(run: RunSpec, limit_bytes: int) -> bool:
+def _run_fits(run: RunSpec, limit_bytes: int) -> bool:
     memory = run.engine.memory(run)
     return memory is not None and fits(memory, limit_bytes)
 
 
 def advise(run: RunSpec, limit_bytes: int) -> Fit | None:
-    """The cheapest run that fits, with fewer answers to a prompt where there is no other; None where none does."""
-    found = cheapest(run, limit_bytes)
-    if found or not run.algorithm.sampled or run.sampler.n <= FEW:
-        return found
-    fewer = {"sampler.n": FEW}
-    smaller = with_settings(run, tuple(fewer.items()))
-    found = cheapest(smaller, limit_bytes) if smaller else None
-    prices = ("fewer answers are compared", *found.prices) if found else ()
-    return found and replace(found, changes=fewer | found.changes, prices=prices)
+    """The cheapest run that fits, if need be with fewer answers to a prompt; None where none does."""
+    fit = cheapest(run, limit_bytes)
+    if fit or not run.algorithm.sampled or run.sampler.n <= FEW:
+        return fit
+    fewer_answers = {"sampler.n": FEW}
+    smaller = with_settings(run, tuple(fewer_answers.items()))
+    fit = cheapest(smaller, limit_bytes) if smaller else None
+    prices = ("fewer answers are compared", *fit.prices) if fit else ()
+    return fit and replace(fit, changes=fewer_answers | fit.changes, prices=prices)
 
 
 def with_settings(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:
-    """The run with other settings; None where it would not be a valid one."""
-    parts: dict[str, dict[str, Any]] = {}
+    """The run with `changes` applied; None where that is not a valid run."""
+    by_group: dict[str, dict[str, Any]] = {}
     for name, value in changes:
         group, _, setting = name.partition(".")
-        held = getattr(run, group)
-        if not is_dataclass(held) or setting not in {field.name for field in fields(held)}:
+        group_settings = getattr(run, group)
+        if not is_dataclass(group_settings) or setting not in {field.name for field in fields(group_settings)}:
             return None
-        parts.setdefault(group, {})[setting] = value
+        by_group.setdefault(group, {})[setting] = value
     try:
-        return replace(run, **{group: replace(getattr(run, group), **of) for group, of in parts.items()})
+        return replace(run, **{group: replace(getattr(run, group), **changed) for group, changed in by_group.items()})
     except ValidationError:
         return None

@@ -1,4 +1,4 @@
-"""The model of a run: whether it is here, and whether weights, tokenizer and adapters belong together."""
+"""Checks the model of a run: whether it is here, and whether weights, config and adapters belong together."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from launcher.spec.model import Model
 from launcher.spec.run import RunSpec
 
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Those of a layer in every family that an architecture can name."""
+"""Weight matrices of a layer, which are the same in all families that an architecture can name."""
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """The policy, and reward models. Nothing of one that has problems of its own."""
+    """Check the policy and reward models; nothing for one that has problems of its own."""
     if not context.model_problems:
         yield from _policy(context)
     if not context.reward_problems:
         for part in context.run.reward.leaves():
             if isinstance(part, RewardModel) and (folder := Path(part.path).expanduser()).is_dir():
-                yield from _fitting(folder, "reward.path", "AutoModelForSequenceClassification")
+                yield from _check_weights(folder, "reward.path", "AutoModelForSequenceClassification")
 
 
 def _policy(context: Context) -> Iterator[CheckResult]:
@@ -36,9 +36,9 @@ def _policy(context: Context) -> Iterator[CheckResult]:
     name = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
     if isinstance(model, Pretrained) and model.on_hub:
         yield from _not_downloaded(model, name, context.missing_level)
-        yield from _tied(model, None) or _targets(context.run, _MATRICES if shape else None)
+        yield from _check_tied(model, None) or _check_targets(context.run, _MATRICES if shape else None)
         return
-    known: tuple[str, ...] | None = _MATRICES if shape else None
+    layers: tuple[str, ...] | None = _MATRICES if shape else None
     folder = None
     if isinstance(model, Pretrained):
         try:
@@ -46,9 +46,9 @@ def _policy(context: Context) -> Iterator[CheckResult]:
         except Problems as problems:
             yield from from_problems(problems.problems)
             return
-        yield from _weights(model, folder)
-        known = _named(folder)
-    yield from _tied(model, folder) or _targets(context.run, known)
+        yield from _check_folder(model, folder)
+        layers = _matrix_layers(folder)
+    yield from _check_tied(model, folder) or _check_targets(context.run, layers)
     positions = f", {model.positions:,} positions" if model.positions else ""
     yield CheckResult("OK", "model", f"{name}{positions}")
 
@@ -66,29 +66,29 @@ def _not_downloaded(model: Pretrained, name: str, level: Level) -> Iterator[Chec
     yield CheckResult("WARN", "model", message, f"rlrun model download {model.path} fetches it now")
 
 
-def _weights(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
+def _check_folder(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
     """Whether the weights in a folder are those of its config.json, and adapters those of their base model."""
     if (folder / adapter.CONFIG).is_file():
-        found, base = adapter.problems(folder), base_folder(folder)
-        yield from from_problems(problem.within("model.path") for problem in found)
-        if found or base is None:
+        problems, base = adapter.problems(folder), base_folder(folder)
+        yield from from_problems(problem.within("model.path") for problem in problems)
+        if problems or base is None:
             return
         folder = base
     own_code = asked.trust_remote_code and "auto_map" in (config.read(folder) or {})
-    if own_code or asked.is_run:  # a run's checkpoint verifies, and was a model when it was saved
+    if own_code or asked.is_run:  # a run's checkpoint is verified by its manifest
         return
-    yield from _fitting(folder, "model.path", "AutoModelForCausalLM")
+    yield from _check_weights(folder, "model.path", "AutoModelForCausalLM")
 
 
-def _fitting(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
+def _check_weights(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
     """Whether the weights in a folder are those of its config.json."""
     node = config.read(folder) or {}
-    if found := folder_problems(folder):
-        yield from from_problems(problem.within(where) for problem in found)
+    if problems := folder_problems(folder):
+        yield from from_problems(problem.within(where) for problem in problems)
     elif report := dry_load(folder, loader):
         broken, doubtful = values.faults(folder)
-        found = [problem.within(where) for problem in broken]
-        yield from from_problems([*fit.problems(report, node, where, weights.read_by_a_loader(folder)), *found])
+        problems = [problem.within(where) for problem in broken]
+        yield from from_problems([*fit.problems(report, node, where, weights.read_by_a_loader(folder)), *problems])
         doubtful = [problem.within(where) for problem in doubtful]
         yield from from_problems([*fit.warnings(report, where), *doubtful], "WARN")
     else:
@@ -96,8 +96,8 @@ def _fitting(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
         yield CheckResult("WARN", where, message, "see that torch and transformers can be imported")
 
 
-def _named(folder: Path) -> tuple[str, ...] | None:
-    """The layers of a folder that are matrices, by their whole names; None where they cannot be read."""
+def _matrix_layers(folder: Path) -> tuple[str, ...] | None:
+    """Full names of the layers of a folder whose weights are matrices; None where they cannot be read."""
     shapes = weights.shapes(folder)
     if shapes is None:
         return None
@@ -105,32 +105,32 @@ def _named(folder: Path) -> tuple[str, ...] | None:
     return tuple(name.removesuffix(".weight") for name in matrices)
 
 
-def _targets(run: RunSpec, layers: tuple[str, ...] | None) -> Iterator[CheckResult]:
-    """Layers that adapters are asked for, and the model does not have."""
+def _check_targets(run: RunSpec, layers: tuple[str, ...] | None) -> Iterator[CheckResult]:
+    """Check that the model has the layers that `model.target_modules` names."""
     model, where = run.model, "model.target_modules"
     if not model.lora_rank or model.target_modules == ("all-linear",) or layers is None or run.engine.renames_layers:
         return
-    known = sorted({name.rpartition(".")[2] for name in layers})
-    fix = f"use all-linear, or some of {', '.join(known)}"
+    names = sorted({name.rpartition(".")[2] for name in layers})
+    fix = f"use all-linear, or some of {', '.join(names)}"
     if isinstance(pattern := model.peft_targets, str):
         try:
-            fits = layers == _MATRICES or any(re.fullmatch(pattern, name) for name in layers)
+            matches = layers == _MATRICES or any(re.fullmatch(pattern, name) for name in layers)
         except re.error as error:
             yield CheckResult("FAIL", where, f"{pattern} is no regular expression: {error}", fix)
             return
-        if not fits:
+        if not matches:
             yield CheckResult("FAIL", where, f"{pattern} is the whole name of no layer, such as {layers[0]}", fix)
         return
-    absent = [name for name in model.target_modules if name.rpartition(".")[2] not in known]
-    if absent:
-        yield CheckResult("FAIL", where, f"the model has no layer {', '.join(absent)}", fix)
+    missing = [name for name in model.target_modules if name.rpartition(".")[2] not in names]
+    if missing:
+        yield CheckResult("FAIL", where, f"the model has no layer {', '.join(missing)}", fix)
 
 
-def _tied(model: Model, folder: Path | None) -> list[CheckResult]:
-    """Adapters that are asked for of an embedding which is the output layer, too."""
+def _check_tied(model: Model, folder: Path | None) -> list[CheckResult]:
+    """Check adapters on an embedding that is tied to the output layer."""
     tied, base = bool(model.shape and model.shape.tie_word_embeddings), folder and (base_folder(folder) or folder)
-    found = adapter.tied_problems(model.peft_targets, base, tied) if model.lora_rank else []
-    return from_problems(problem.within("model.target_modules") for problem in found)
+    problems = adapter.tied_problems(model.peft_targets, base, tied) if model.lora_rank else []
+    return from_problems(problem.within("model.target_modules") for problem in problems)
 
 
 def _count(parameters: int) -> str:

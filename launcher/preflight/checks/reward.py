@@ -1,4 +1,4 @@
-"""The reward against the rows: whether it can score them, and scores right answers above empty ones."""
+"""Checks the reward on the rows: whether it can score them, and scores right answers above empty ones."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from launcher.spec.data import Row, make_answer, needs_rollout
 from launcher.spec.reward import MODEL_STYLE, Reward, score_safely, why_unscorable, with_model
 from launcher.spec.run import RunSpec
 
-MAX_NAMED = 3  # rows that cannot be scored and are named
+MAX_NAMED = 3  # unscorable rows that are named
 MAX_ASKED = 2  # rows that a server is asked about
-_ASKED = {"####": ("#### {}", "gsm8k"), "\\boxed": ("\\boxed{{{}}}", "math")}
-"""Mark in a prompt that asks for a form of the result -> that form, and the reward that reads it."""
-_SOLUTION = re.compile(r"####|\\boxed|\n")  # of a ground truth that is more than a final answer
+_FORMS_BY_MARK = {"####": ("#### {}", "gsm8k"), "\\boxed": ("\\boxed{{{}}}", "math")}
+"""By the mark in a prompt that asks for a form of the result: that form, and the reward that reads it."""
+_SOLUTION = re.compile(r"####|\\boxed|\n")  # in a ground truth that is more than a final answer
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """Nothing where the reward has problems of its own; without rows, only whether its model is here."""
+    """Check the reward; nothing where it has problems of its own, and without rows only whether its model is here."""
     if context.reward_problems or context.run.environment.scores:
         return
     for leaf in context.run.reward.leaves():
@@ -39,15 +39,15 @@ def check(context: Context) -> Iterator[CheckResult]:
             yield CheckResult("WARN", "reward.path", f"{leaf.path} is not here and is downloaded first", fix)
     kind = context.run.algorithm.data
     if answered := [row for row in context.train.rows if needs_rollout(row, "train", kind)]:
-        yield from _unscorable(context, answered)
+        yield from _check_scorable(context, answered)
         if context.run.algorithm.sampled:
             held_out = [row for row in context.val.rows if needs_rollout(row, "val", kind)]
-            yield from _scores(context.run, [*answered, *held_out])
-            yield from _too_long(context.run, answered)
+            yield from _check_scores(context.run, [*answered, *held_out])
+            yield from _check_answer_length(context.run, answered)
 
 
-def _unscorable(context: Context, rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """Rows that the reward could never score: the first of each source."""
+def _check_scorable(context: Context, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Check for rows that the reward can never score; the first of each source are named."""
     run = context.run
     bad = [(row, why) for row in rows if (why := why_unscorable(run.reward, make_answer(row)))]
     if not bad:
@@ -64,31 +64,31 @@ def _unscorable(context: Context, rows: Sequence[Row]) -> Iterator[CheckResult]:
     yield CheckResult(level, "reward", message, fix if level == "FAIL" else "")
 
 
-def _scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """Whether right answers to the first rows score above others."""
+def _check_scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Check that right answers to the first rows score above others."""
     activity.report("trying the reward")
     reward, name = run.reward, type(run.reward).__name__
     asked = MAX_ASKED if _has_servers(reward) else 0
-    found = list(try_reward(reward, rows, run.data.max_response_length, asked)) or list(_unread(reward, rows))
-    if not found and isinstance(reward, Exact) and any(map(_is_solution, rows)):
+    results = list(try_reward(reward, rows, run.data.max_response_length, asked)) or list(_check_form(reward, rows))
+    if not results and isinstance(reward, Exact) and any(map(_is_solution, rows)):
         message = "Exact compares with whole solutions, which no model repeats literally"
-        found = [CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")]
-    if not found and not asked and not any(map(reward.cheap_for, map(make_answer, rows))):
-        found = [CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")]
+        results = [CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")]
+    if not results and not asked and not any(map(reward.cheap_for, map(make_answer, rows))):
+        results = [CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")]
     right = "scores right answers to the first rows above empty ones"
     if not reward.uses_ground_truth:
         right = "can score the first rows, and uses no ground truth"
-    yield from found or [CheckResult("OK", "reward", f"{name} {right}")]
+    yield from results or [CheckResult("OK", "reward", f"{name} {right}")]
 
 
 def _has_servers(reward: Reward) -> bool:
-    """Whether it asks servers, and all of them are there."""
+    """Whether a reward asks servers, and all of them can be reached."""
     servers = [leaf for leaf in reward.leaves() if isinstance(leaf, Remote)]
     return bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
 
 
-def _too_long(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """A right answer of the usual length in the form that the reward asks for, where an answer may not be so long."""
+def _check_answer_length(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Check that a right answer of median length, in the reward's form, is within the response limit."""
     limit, texts = run.data.max_response_length, list[str]()
     for row in rows[:MAX_SCORED]:
         answer = make_answer(row)
@@ -101,17 +101,17 @@ def _too_long(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
         yield CheckResult("WARN", "data.max_response_length", message, f"use data.max_response_length={2 * tokens}")
 
 
-def _unread(reward: Reward, rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """Whether the reward reads right answers in the form that the prompts ask for."""
+def _check_form(reward: Reward, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Check that the reward reads right answers in the form that the prompts ask for."""
     reward = deepcopy(reward)  # processes that it starts end with the copy
     final = [row for row in rows if row.ground_truth and not _is_solution(row)]
-    for mark, (form, name) in _ASKED.items():
+    for mark, (form, name) in _FORMS_BY_MARK.items():
         asking = [row for row in final if mark in _last_text(row)]
-        given = list(islice(rows_to_try(reward, asking), MAX_GUESSED))
-        right = [replace(of, response=f"It follows.\n{form.format(of.ground_truth)}") for of in given]
-        wrong = [replace(of, response="It follows.") for of in given]
+        tried = list(islice(rows_to_try(reward, asking), MAX_GUESSED))
+        right = [replace(answer, response=f"It follows.\n{form.format(answer.ground_truth)}") for answer in tried]
+        wrong = [replace(answer, response="It follows.") for answer in tried]
         high, low = (sum(score_safely(reward, answers).total) for answers in (right, wrong))
-        if given and high <= low:
+        if tried and high <= low:
             got = f"{type(reward).__name__} scores {right[0].response!r} no higher than an answer without a result"
             message = f"the prompts ask for the result with {mark} ({asking[0].where} is the first), and {got}"
             yield CheckResult("WARN", "reward", message, f"use reward={name}, or prompts that ask for another form")

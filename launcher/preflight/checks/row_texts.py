@@ -1,4 +1,4 @@
-"""Texts of rows that show what went wrong when the rows were made, and that a model would learn all the same."""
+"""Checks texts of rows for signs of errors in making the rows, which a model would learn to imitate."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from launcher.preflight.checks.context import Context
 from launcher.spec.data import Row
 
 FIRST = 2_000
-"""Rows that are looked at."""
+"""Most rows that are read."""
 FEW = 8
-"""Rows that may be alike."""
+"""With fewer rows nothing is checked: they may be alike by chance."""
 _MISSING = {"nan", "NaN", "<NA>", "NaT"}
-"""What pandas writes for a value that is not there; None and null are labels, too."""
-_LATER = "\x80-\xbf\ufffd" + bytes(range(0x80, 0xA0)).decode("cp1252", "ignore")
-"""What the later bytes of a character's UTF-8 become; cp1252 does not have 0x9D."""
-_LAST = f"(?![…“”‘’»›–—\xa0®™€°²³\ufffd])[{_LATER}]"
-"""Without the signs that stand behind a letter, as at the end of a quotation, of a trademark or of a unit."""
+"""What pandas writes for missing values; None and null may also be labels."""
+_CONTINUATION = "\x80-\xbf\ufffd" + bytes(range(0x80, 0xA0)).decode("cp1252", "ignore")
+"""What UTF-8 continuation bytes become in Latin-1 or cp1252, which lacks some, such as 0x9D."""
+_LAST_BYTE = f"(?![…“”‘’»›–—\xa0®™€°²³\ufffd])[{_CONTINUATION}]"
+"""Without characters that may follow a letter in plain text, such as closing quotes, trademarks and units."""
 _MISREAD = re.compile(
-    f"â€[{_LATER}]|Â[\xa0-\xbf]|[ÃÎÏ][®™€°²³]|[Ã-ÖØ-Þ]{_LAST}|(?:×[{_LATER}]){{2}}"
-    f"|[ã-í][{_LATER}]{_LAST}|ð[{_LATER}]{{3}}"
+    f"â€[{_CONTINUATION}]|Â[\xa0-\xbf]|[ÃÎÏ][®™€°²³]|[Ã-ÖØ-Þ]{_LAST_BYTE}|(?:×[{_CONTINUATION}]){{2}}"
+    f"|[ã-í][{_CONTINUATION}]{_LAST_BYTE}|ð[{_CONTINUATION}]{{3}}"
 )
-"""What UTF-8 beyond ASCII becomes when it is read as Latin-1 or cp1252. Of letters that stand alone among others, such
-as ó and π, also those that end with such a sign; × multiplies, but where it begins two letters of Hebrew."""
-_END = re.compile(
+"""What non-ASCII UTF-8 becomes when it is read as Latin-1 or cp1252. For some letters, such as ó and π, also where the
+last byte is such a character; × counts only as the first byte of two Hebrew letters."""
+_END_TOKEN = re.compile(
     r"(<\|[^|<>\s]+\|>|<｜[^<>]+｜>|</s>|</?eo[a-z]>|<end\w*>|<[a-z]+_of_[a-z]+>|\[/?(?:INST|SEP|EO[A-Z])\])\s*\Z", re.I
 )
-"""A special token at a text's end; tags of XML and HTML have other forms."""
-_ROLE = re.compile(r"\s*(?:[^`]{0,30}[:>\]\n]\s*)?")
-"""What a dialogue written as text has before its first turn, such as a role."""
+"""A special token at the end of a text; tags of XML and HTML do not match."""
+_ROLE_PREFIX = re.compile(r"\s*(?:[^`]{0,30}[:>\]\n]\s*)?")
+"""What a dialogue written as text has before its first turn, such as a role, or nothing."""
 
 
 class Sign(NamedTuple):
-    """What `shows` finds of a row (empty: nothing), in how many of the rows that is none of chance."""
+    """A sign of an error: `shows` returns its text in a row, or ''; it counts from a `share` of the rows on."""
 
     share: float
     shows: Callable[[Row], str]
@@ -46,27 +46,27 @@ class Sign(NamedTuple):
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """Nothing where there are too few rows to tell."""
+    """Check the texts for all signs; nothing where there are too few rows."""
     kind, rows = context.run.algorithm.data, context.file_rows[:FIRST] if context.data else []
     if len(rows) < FEW:
         return
     for sign in SIGNS if kind != "prompts" else PROMPT_SIGNS:
-        found = [(row, shown) for row in rows if (shown := sign.shows(row))]
-        if len(found) >= sign.share * len(rows):
-            row, shown = found[0]
-            what = sign.message.format(short_repr(shown, 40))
-            message = f"{what} ({len(found):,} of {len(rows):,} rows, the first is {row.where})"
+        hits = [(row, example) for row in rows if (example := sign.shows(row))]
+        if len(hits) >= sign.share * len(rows):
+            row, example = hits[0]
+            what = sign.message.format(short_repr(example, 40))
+            message = f"{what} ({len(hits):,} of {len(rows):,} rows, the first is {row.where})"
             yield CheckResult("WARN", "data", message, sign.fix)
 
 
 def _answers(row: Row) -> Sequence[str]:
-    """What is learned of a row; its turns where there is no answer beside the prompt."""
+    """The texts of a row that are learned; those of assistant turns where it has no response."""
     if row.response is not None:
         return [text for text in (row.response, row.rejected) if text is not None]
     return [] if isinstance(row.prompt, str) else [turn.content for turn in row.prompt if turn.role == "assistant"]
 
 
-def _asked(row: Row) -> str:
+def _prompt_text(row: Row) -> str:
     return (row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content).strip()
 
 
@@ -76,38 +76,38 @@ def _texts(row: Row) -> Iterator[str]:
 
 
 def _repeated_prompt(row: Row) -> str:
-    asked = _asked(row)
-    return asked if row.response is not None and all(_goes_on(text, asked, row) for text in _answers(row)) else ""
+    prompt = _prompt_text(row)
+    return prompt if row.response is not None and all(_begins_with(text, prompt, row) for text in _answers(row)) else ""
 
 
-def _goes_on(text: str, beginning: str, row: Row) -> bool:
-    """Whether there is more than `beginning`; of pairs, after a role, too, where other answers may mean to quote."""
-    before, found, after = text.partition(beginning)
-    role = _ROLE.fullmatch(before) if row.rejected is not None else not before.strip()
-    return len(beginning) >= FEW and bool(found and role and after.strip())
+def _begins_with(text: str, beginning: str, row: Row) -> bool:
+    """Whether a text begins with `beginning` and goes on; in pairs also after a role, elsewhere it may be a quote."""
+    before, match, after = text.partition(beginning)
+    role = _ROLE_PREFIX.fullmatch(before) if row.rejected is not None else not before.strip()
+    return len(beginning) >= FEW and bool(match and role and after.strip())
 
 
 def _missing(row: Row) -> str:
-    texts = (*_answers(row), row.ground_truth or "", _asked(row))
+    texts = (*_answers(row), row.ground_truth or "", _prompt_text(row))
     return next((text for text in texts if text.strip() in _MISSING), "")
 
 
 def _misread(row: Row) -> str:
-    found = (_MISREAD.search(text) for text in _texts(row) if not text.isascii())
-    return next((part[0] for part in found if part), "")
+    matches = (_MISREAD.search(text) for text in _texts(row) if not text.isascii())
+    return next((match[0] for match in matches if match), "")
 
 
-def _unread(row: Row) -> str:
+def _undecodable(row: Row) -> str:
     return "\ufffd" if any("\ufffd" in text for text in _texts(row)) and not _misread(row) else ""
 
 
-def _written_end(row: Row) -> str:
-    ends = [found[1] if (found := _END.search(text)) else "" for text in _answers(row)]
-    struck_out = any("<s>" in text.lstrip()[1:] for text in _answers(row))  # HTML, where it does not open the answer
-    return Counter(ends).most_common(1)[0][0] if ends and all(ends) and not struck_out else ""
+def _end_token(row: Row) -> str:
+    ends = [match[1] if (match := _END_TOKEN.search(text)) else "" for text in _answers(row)]
+    is_html = any("<s>" in text.lstrip()[1:] for text in _answers(row))  # HTML, where it does not open the answer
+    return Counter(ends).most_common(1)[0][0] if ends and all(ends) and not is_html else ""
 
 
-def _left_over(row: Row) -> str:
+def _unanswered_turn(row: Row) -> str:
     last = None if row.response is not None or isinstance(row.prompt, str) else row.prompt[-1]
     return last.content if last and last.role == "user" else ""
 
@@ -115,7 +115,7 @@ def _left_over(row: Row) -> str:
 ENCODING_SIGNS = (
     Sign(0.05, _misread, "texts hold {}, which is UTF-8 that was read as Latin-1",
          "read the source as UTF-8, or correct the texts with ftfy.fix_text"),
-    Sign(0.05, _unread, "texts hold {}, which stands for bytes that could not be decoded",
+    Sign(0.05, _undecodable, "texts hold {}, which stands for bytes that could not be decoded",
          "read the source in its own encoding, which file -i may tell"),
 )  # fmt: skip
 MISSING = Sign(0.05, _missing, "prompts or answers are {}, which pandas writes where a value is missing",
@@ -129,8 +129,8 @@ SIGNS = (
     *ENCODING_SIGNS,
     Sign(0.9, _repeated_prompt, "answers begin with their prompt, {}, which the model reads before it answers",
          "leave it out of the answers"),
-    Sign(0.9, _written_end, "answers end with {}, and the end of an answer is written for each row",
+    Sign(0.9, _end_token, "answers end with {}, and the end of an answer is written for each row",
          "leave it out of the answers"),
-    Sign(0.1, _left_over, "conversations end with a user's turn, such as {}, which is left out",
+    Sign(0.1, _unanswered_turn, "conversations end with a user's turn, such as {}, which is left out",
          "give each its answer, or leave the turn out"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The rows of a run, read as the run would read them: bad rows, their sources, lengths, and leaks into validation."""
+"""Checks the rows of a run as the run reads them: bad rows, sources, lengths, and leaks into validation."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from launcher.hubs import huggingface
 from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import FEW_ROWS, RefusedRow, Split, is_measured, needs_rollout
 
-MAX_NAMED = 3  # bad rows that are named
-FEW = 8  # rows that may be alike
+MAX_NAMED = 3  # most bad rows that are named
+FEW = 8  # fewer rows may be alike by chance
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """Nothing where the data has problems of its own."""
-    yield from _kind(context)
+    """Check all rows; nothing more than their kind where the data has problems of its own."""
+    yield from _check_kind(context)
     if context.data is None:
         if not context.data_problems:
             yield _not_prepared(context)
         return
-    bad = [*_bad_rows(context, "train"), *_bad_rows(context, "val")]
+    bad = [*_report_bad_rows(context, "train"), *_report_bad_rows(context, "val")]
     yield from bad
     if not context.train.rows:
         if not any_failed(bad):
@@ -39,13 +39,13 @@ def check(context: Context) -> Iterator[CheckResult]:
     seen = Seen()
     for row in context.train.rows:
         seen.add(row, context.run.algorithm.data)
-    yield from _sources(context.train, seen.repeats)
+    yield from _summarize(context.train, seen.repeats)
     yield from UnreadKeys([*context.train.rows, *context.val.rows]).results()
-    yield from _all_alike(context)
-    yield from _leaks(context, seen)
-    yield from _best_metric(context)
+    yield from _check_constant(context)
+    yield from _check_leaks(context, seen)
+    yield from _check_best_metric(context)
     yield from context.lengths.results
-    yield from _held_out(context)
+    yield from _report_held_out(context)
 
 
 def _not_prepared(context: Context) -> CheckResult:
@@ -57,25 +57,25 @@ def _not_prepared(context: Context) -> CheckResult:
     return CheckResult("WARN", "data", "not checked: it is downloaded and prepared first", f"{command} does it now")
 
 
-def _kind(context: Context) -> Iterator[CheckResult]:
-    """Whether a dataset of a known kind is one that the algorithm learns from."""
+def _check_kind(context: Context) -> Iterator[CheckResult]:
+    """Check that the algorithm can learn from the kind of rows that a hub dataset declares."""
     run, data = context.run, context.run.data
     if not isinstance(data, Hub):
         return
-    needs, holds, of = run.algorithm.data, data.holds, f"and {data.repo} holds"
+    needs, holds, clause = run.algorithm.data, data.holds, f"and {data.repo} holds"
     if needs == "pairs" and holds in ("prompts", "answers"):
-        message = f"the algorithm learns from pairs of a chosen and a rejected answer, {of} {holds}"
+        message = f"the algorithm learns from pairs of a chosen and a rejected answer, {clause} {holds}"
         yield CheckResult("FAIL", "data", message, "use data=ultrafeedback or data=full-hh-rlhf, or another algorithm")
     elif needs == "answers" and holds == "pairs":
-        message = f"the algorithm learns from single answers, {of} pairs of a chosen and a rejected one"
+        message = f"the algorithm learns from single answers, {clause} pairs of a chosen and a rejected one"
         yield CheckResult("FAIL", "data", message, "use algorithm=dpo, or data.holds=answers to learn the chosen ones")
     elif needs == "prompts" and holds == "pairs" and run.reward.cheap and run.reward.uses_ground_truth:
-        message = f"the reward compares with a right answer, {of} pairs, of which none is right or wrong"
+        message = f"the reward compares with a right answer, {clause} pairs, of which none is right or wrong"
         yield CheckResult("FAIL", "data", message, "use algorithm=dpo, data=gsm8k or data=math, or a reward model")
 
 
-def _all_alike(context: Context) -> Iterator[CheckResult]:
-    """Prompts, answers or right answers that are the same in every row: mostly those of another column."""
+def _check_constant(context: Context) -> Iterator[CheckResult]:
+    """Check for prompts, answers or ground truths that are equal in all rows, mostly as the wrong column is read."""
     rows = context.file_rows
     fields = (("prompts", "prompt", "data.prompt_key"), ("answers", "response", "data.response_key"),
               ("right answers", "ground_truth", "data.response_key"))  # fmt: skip
@@ -88,11 +88,11 @@ def _all_alike(context: Context) -> Iterator[CheckResult]:
             yield CheckResult("WARN", "data", f"{message}, {short_repr(text, 60)}", fix)
 
 
-def _fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
-    """What helps against bad rows."""
+def _bad_rows_fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
+    """Advice against bad rows, from the reasons for which they were refused."""
     seen, data = context.train if split == "train" else context.val, context.run.data
     if broken := [row for row in bad if row.reason.startswith("not UTF-8")]:
-        return _fix_of_encoding(broken)
+        return _encoding_fix(broken)
     if seen.rows and not (bad[0].where.endswith(":1") and bad[0].raw.lstrip().startswith("[")):
         return "use skip"
     if (
@@ -101,24 +101,24 @@ def _fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
         and context.run.algorithm.data in ("answers", "prompts")
     ):
         keys = zip(("prompt", "response"), data.prompt_and_answer_keys(split), strict=False)
-        if words := [f"data.{name}_key={_typed(key)}" for name, key in keys]:
-            return f"name the fields of prompt and answer: {' '.join(words)}"
-    return _fix_of_json(bad[0]) if bad[0].reason.startswith("invalid JSON") else "use rows in a supported format"
+        if arguments := [f"data.{name}_key={_quote_key(key)}" for name, key in keys]:
+            return f"name the fields of prompt and answer: {' '.join(arguments)}"
+    return _json_fix(bad[0]) if bad[0].reason.startswith("invalid JSON") else "use rows in a supported format"
 
 
-def _typed(key: str) -> str:
+def _quote_key(key: str) -> str:
     return key if re.fullmatch(r"\w+", key) else shlex.quote(f'"{key}"')
 
 
-def _fix_of_encoding(broken: Sequence[RefusedRow]) -> str:
+def _encoding_fix(broken: Sequence[RefusedRow]) -> str:
     name = broken[0].where.rpartition(":")[0]
     encoding = probable_encoding(row.raw.encode("utf-8", "surrogateescape") for row in broken)
-    unknown = f"convert it to UTF-8; file -i {shlex.quote(name)} may tell its encoding"
-    return to_utf8(name, encoding) if encoding else unknown
+    fallback = f"convert it to UTF-8; file -i {shlex.quote(name)} may tell its encoding"
+    return to_utf8(name, encoding) if encoding else fallback
 
 
-def _fix_of_json(row: RefusedRow) -> str:
-    """What helps where the first line of a file is not JSON by itself."""
+def _json_fix(row: RefusedRow) -> str:
+    """Advice for a line that is not JSON by itself."""
     name, start = row.where.rpartition(":")[0], row.raw.lstrip()
     if start.startswith("["):
         return f"give it a name that ends in .json, as it holds an array: mv {shlex.quote(name)} rows.json"
@@ -127,7 +127,7 @@ def _fix_of_json(row: RefusedRow) -> str:
     return f"write one JSON object on each line: jq -c . {shlex.quote(name)} > rows.jsonl"
 
 
-def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
+def _report_bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
     data, seen = context.run.data, context.train if split == "train" else context.val
     bad = [row for row in seen.refused if not row.wanted and not row.ends_file]
     for row in seen.refused:
@@ -135,14 +135,14 @@ def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
             yield CheckResult("FAIL", row.where, row.reason, COMPLETE_FILE)
     if bad and data.on_bad_row == "error":
         yield from (CheckResult("FAIL", row.where, row.reason) for row in bad[:MAX_NAMED])
-        fix = _fix(context, split, bad)
+        fix = _bad_rows_fix(context, split, bad)
         yield CheckResult("FAIL", "data.on_bad_row", f"{len(bad):,} {seen.scope} are bad", fix)
     elif bad:
         message = f"{len(bad):,} {seen.scope} are bad and skipped, the first is {bad[0].where}: {bad[0].reason}"
         yield CheckResult("WARN", f"data {split}", message)
 
 
-def _sources(train: SplitRows, repeats: int) -> Iterator[CheckResult]:
+def _summarize(train: SplitRows, repeats: int) -> Iterator[CheckResult]:
     counted = Counter(row.data_source for row in train.rows)
     sources = ", ".join(f"{name} {count:,}" for name, count in counted.most_common(5))
     first = train.rows[0].where.rpartition(":")[0]
@@ -156,14 +156,14 @@ def _sources(train: SplitRows, repeats: int) -> Iterator[CheckResult]:
         yield CheckResult("WARN", "data", message, fix)
 
 
-def _held_out(context: Context) -> Iterator[CheckResult]:
-    """What is held out of files that have no others, or why nothing is."""
+def _report_held_out(context: Context) -> Iterator[CheckResult]:
+    """Report how many training rows are held out where there are no validation files, or why none are."""
     train, val, kind = context.train, context.val, context.run.algorithm.data
     if not isinstance(context.data, Files) or context.data.val_files:
         return
     if val.rows:
-        every = f"{len(train.rows) + len(val.rows):,}{'' if train.complete else ' and more'}"
-        yield CheckResult("OK", "held out", f"{len(val.rows):,} of {every} rows (data.val_share)")
+        n_rows = f"{len(train.rows) + len(val.rows):,}{'' if train.complete else ' and more'}"
+        yield CheckResult("OK", "held out", f"{len(val.rows):,} of {n_rows} rows (data.val_share)")
     elif not any(is_measured(row, kind) for row in train.rows):
         yield CheckResult("OK", "held out", "nothing: no row has a ground truth that an answer is compared with")
     else:
@@ -171,21 +171,21 @@ def _held_out(context: Context) -> Iterator[CheckResult]:
         yield CheckResult("OK", "held out", f"nothing{few}; data.val_files=FILE or data.val_share=0.1 validates")
 
 
-def _best_metric(context: Context) -> Iterator[CheckResult]:
-    """Whether held-out rows give the metric that decides which checkpoint is best."""
+def _check_best_metric(context: Context) -> Iterator[CheckResult]:
+    """Check that held-out rows give the metric that decides which checkpoint is best."""
     run, val = context.run, context.val
-    wanted = run.trainer.best_metric
-    if wanted is None or not val.rows or not val.complete:
+    metric = run.trainer.best_metric
+    if metric is None or not val.rows or not val.complete:
         return
     scored = {row.data_source for row in val.rows if needs_rollout(row, "val", run.algorithm.data)}
-    known = [f"val-core/{source}/reward/mean@{run.sampler.val_n}" for source in sorted(scored)]
-    if wanted.startswith("val-core/") and wanted.split("/reward/")[0].removeprefix("val-core/") not in scored:
-        message = f"{wanted} is never measured: no held-out row gives it"
-        yield CheckResult("WARN", "trainer.best_metric", message, suggest(wanted, known) if known else "use val/loss")
+    names = [f"val-core/{source}/reward/mean@{run.sampler.val_n}" for source in sorted(scored)]
+    if metric.startswith("val-core/") and metric.split("/reward/")[0].removeprefix("val-core/") not in scored:
+        message = f"{metric} is never measured: no held-out row gives it"
+        yield CheckResult("WARN", "trainer.best_metric", message, suggest(metric, names) if names else "use val/loss")
 
 
-def _leaks(context: Context, train: Seen) -> Iterator[CheckResult]:
-    """Held-out prompts that are trained on."""
+def _check_leaks(context: Context, train: Seen) -> Iterator[CheckResult]:
+    """Check for held-out prompts that are also trained on."""
     held_out = Seen()
     for row in context.val.rows:
         held_out.add(row, context.run.algorithm.data)

@@ -1,5 +1,5 @@
-"""The trackers of `trainer.logger`: their libraries, keys and ports. Training never depends on them, but who asks for
-one wants its curves."""
+"""Checks the trackers of `trainer.logger`: their libraries, keys and ports. Training never depends on them, but their
+curves would be missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WANDB_HOST = "api.wandb.ai"
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """A failure for a library that is missing, a warning for what only delays the curves."""
+    """A failure for a missing library, a warning for what only delays the curves."""
     names = trackers_of(context.run.trainer.logger)
     missing = [name for name in names if not TRACKERS[name].installed]
     for name in missing:
@@ -33,13 +33,13 @@ def check(context: Context) -> Iterator[CheckResult]:
         message = "swanlab has no key: SWANLAB_API_KEY is not set, and swanlab login was not run"
         yield CheckResult("WARN", LOGGER, message, "export SWANLAB_API_KEY=KEY, or SWANLAB_MODE=offline")
     if "prometheus" in names:
-        yield from _port(os.environ.get("RLRUN_PROMETHEUS_PORT", ""))
+        yield from _check_prometheus_port(os.environ.get("RLRUN_PROMETHEUS_PORT", ""))
     if names and not missing:
         yield CheckResult("OK", LOGGER, ", ".join(names))
 
 
 def _wandb_has_key() -> bool:
-    """Whether it needs none, or there is one; no key is read."""
+    """Whether wandb has a key, or needs none; the key itself is not read."""
     if os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun") or os.environ.get("WANDB_API_KEY"):
         return True
     host = os.environ.get("WANDB_BASE_URL", "").partition("://")[2].strip("/") or WANDB_HOST
@@ -49,17 +49,17 @@ def _wandb_has_key() -> bool:
 
 
 def _swanlab_has_key() -> bool:
-    """Whether it needs none, or a login has left one; none is read."""
+    """Whether swanlab has a key, from a login or the environment, or needs none; the key itself is not read."""
     if os.environ.get("SWANLAB_MODE", "online") != "online" or os.environ.get("SWANLAB_API_KEY"):
         return True
-    own = os.environ.get("SWANLAB_ROOT") or os.environ.get("SWANLAB_SAVE_DIR") or "~/.swanlab"
-    with suppress(RuntimeError):  # no home
-        return any((Path(folder).expanduser() / ".netrc").is_file() for folder in (".swanlab", own))
+    data_folder = os.environ.get("SWANLAB_ROOT") or os.environ.get("SWANLAB_SAVE_DIR") or "~/.swanlab"
+    with suppress(RuntimeError):  # there is no home folder
+        return any((Path(folder).expanduser() / ".netrc").is_file() for folder in (".swanlab", data_folder))
     return False
 
 
-def _port(address: str) -> Iterator[CheckResult]:
-    """Whether `[HOST:]PORT` can be served; without one, a free port of the loopback is taken."""
+def _check_prometheus_port(address: str) -> Iterator[CheckResult]:
+    """Check that `[HOST:]PORT` can be bound; without an address, a free port of the loopback is used."""
     host, _, port = address.rpartition(":")
     if not address:
         message = "prometheus takes a free port, which logs/tracker-prometheus.log names"
