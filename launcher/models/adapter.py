@@ -1,4 +1,4 @@
-"""A folder of LoRA adapters: which weights they belong to, and whether its matrices are those of its config."""
+"""Checks a folder of LoRA adapters: whether they fit their base model and their own config."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.model import Family
 
 _MATRIX = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
-_OTHERS = {
+_UNSUPPORTED = {
     "peft_type": ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT"),
     "task_type": ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM"),
 }
-"""Kinds of adapters that are no change of a language model's weights."""
+"""Values of adapters that do not change a language model's weights."""
 CONFIG = LAYOUTS[1]
 MATCH_S = 0.5
-"""Seconds for the pattern of `target_modules` to be compared with the name of one layer."""
+"""Time limit in seconds for matching the pattern `target_modules` with one layer's name."""
 _TO_BASE = f"put the base that it was trained on into base_model_name_or_path in {CONFIG}"
 
 
 def problems(folder: Path, base: Path | None = None) -> list[Problem]:
-    """Why the adapters cannot be put onto their weights, which are in `base` or where their config says."""
+    """Why the adapters cannot be applied to their base model, in `base` or where their config says."""
     node = config.read(folder, CONFIG) or {}
     if found := [*_entry_problems(node)]:
         return found
@@ -39,29 +39,29 @@ def problems(folder: Path, base: Path | None = None) -> list[Problem]:
 
 
 def tied_problems(targets: str | Sequence[str] | None, base: Path | None, tied: bool = False) -> list[Problem]:
-    """Adapters of an embedding that is the output layer, too: merged into the one matrix they would change both.
-    `tied` is what is known without the folder of the weights."""
+    """Problems of adapters on an embedding that is tied to the output layer: merging would change both. `tied` is what
+    is known without the folder of the weights."""
     rows, tied = _rows_of_tokens(base, tied) if base else (["model.embed_tokens"], tied)
     if targets in (None, "all-linear") or not tied:
         return []
     try:
-        named = [name for name in dict.fromkeys([*rows, "lm_head"]) if _is_target(name, targets or ())]
-    except ValueError:  # named elsewhere
+        shared = [name for name in dict.fromkeys([*rows, "lm_head"]) if _is_target(name, targets or ())]
+    except ValueError:  # an invalid pattern, which another check reports
         return []
-    got = f"{', '.join(named)} is of one matrix that is embedding and output layer (tied), so adapters of it cannot be"
-    return [Problem("", f"{got} merged", "leave it out of target_modules", "not-supported")] if named else []
+    got = f"{', '.join(shared)} is of one matrix that is embedding and output layer (tied), so adapters of it cannot be"
+    return [Problem("", f"{got} merged", "leave it out of target_modules", "not-supported")] if shared else []
 
 
 def _rows_of_tokens(base: Path, tied: bool) -> tuple[list[str], bool]:
-    """The matrices with a row for each token, and whether one of them has two roles."""
+    """Names of the matrices with a row for each token, and whether embedding and output layer are tied."""
     node, shapes = config.read(base) or {}, weights.shapes(base) or {}
-    outside = {name: of for name, of in shapes.items() if not re.search(r"\.\d+\.", name)}  # of the layers
-    rows = [name.removesuffix(".weight") for name, of in outside.items() if of[:1] == (node.get("vocab_size"),)]
+    outside = {name: shape for name, shape in shapes.items() if not re.search(r"\.\d+\.", name)}  # outside layers
+    rows = [name.removesuffix(".weight") for name, shape in outside.items() if shape[:1] == (node.get("vocab_size"),)]
     return rows, tied or bool(node.get("tie_word_embeddings")) or len(rows) == 1
 
 
 def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:
-    """Entries that peft could not use."""
+    """Problems of entries that peft cannot use."""
     kind, rank, targets = (node.get(name) for name in ("peft_type", "r", "target_modules"))
     if not isinstance(kind, str) or not _known_to_peft(kind):
         yield Problem("", f"peft_type is {short_repr(kind, 60)} in {CONFIG}", "use LoRA adapters (LORA)", "bad-file")
@@ -75,7 +75,7 @@ def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _known_to_peft(kind: str) -> bool:
-    """Whether the installed peft has adapters of this kind; it is not loaded."""
+    """Whether the installed peft has adapters of this kind, by its source: peft is not imported."""
     library = find_spec("peft")
     if library is None or library.origin is None:
         return True
@@ -96,27 +96,27 @@ def _base_problems(folder: Path, node: Mapping[str, Any]) -> list[Problem]:
 
 
 def _kind_problems(node: Mapping[str, Any]) -> list[Problem]:
-    found = [(name, node.get(name)) for name, others in _OTHERS.items() if node.get(name) in others]
+    unsupported = [(name, node.get(name)) for name, values in _UNSUPPORTED.items() if node.get(name) in values]
     fix = "use LoRA adapters of a causal language model, or model.path=BASE model.lora_rank=16 for new ones"
     return [Problem("", f"its adapters are of {name} {value}, which cannot be merged into a language model", fix,
-                    "not-supported") for name, value in found]  # fmt: skip
+                    "not-supported") for name, value in unsupported]  # fmt: skip
 
 
 def _matrix_problems(folder: Path, node: Mapping[str, Any], base: Path | None) -> Iterator[Problem]:
-    """Matrices of another rank, layer or shape: peft leaves them out without an error, so that the adapters do nothing,
-    or half."""
+    """Problems of matrices of another rank, layer or shape: peft skips them without an error, so that adapters have no
+    effect, or only a part."""
     try:
         adapters = {name: shape for name, (_, shape) in weights.tensors(folder, [weights.ADAPTER]).items()}
     except (OSError, ValueError):
         return
-    known = (weights.shapes(base) if base else None) or {}
-    whole = bool(base and known) and (config.read(base or folder) or {}).get("model_type") in get_args(Family)
+    base_shapes = (weights.shapes(base) if base else None) or {}
+    complete = bool(base and base_shapes) and (config.read(base or folder) or {}).get("model_type") in get_args(Family)
     for name, shape in adapters.items():
         if not re.search(r"\.lora_[AB]\.(?!bias$)", name):
             continue
-        if found := _MATRIX.fullmatch(name):
-            yield from _config_problems(found, shape, node)
-            yield from _layer_problems(found, shape, known, f"its base {base}" if whole else "")
+        if matrix := _MATRIX.fullmatch(name):
+            yield from _config_problems(matrix, shape, node)
+            yield from _layer_problems(matrix, shape, base_shapes, f"its base {base}" if complete else "")
         else:
             got = f"{name} is not one of peft's names (base_model.model.LAYER.lora_A.weight), so it would be left out"
             yield Problem("", got, "save them by save_pretrained of peft's model", "bad-file")
@@ -125,7 +125,7 @@ def _matrix_problems(folder: Path, node: Mapping[str, Any], base: Path | None) -
 def _config_problems(matrix: re.Match[str], shape: Sequence[int], node: Mapping[str, Any]) -> Iterator[Problem]:
     layer, patterns, targets = matrix["layer"], node.get("rank_pattern"), node.get("target_modules")
     ranks = {node.get("r"), *(patterns.values() if isinstance(patterns, dict) else ())}
-    # experts keep several matrices in one, of a multiple of the rank
+    # fused experts have a multiple of the rank
     if matrix["side"] == "A" and "experts" not in layer and shape and shape[0] not in ranks:
         got = f"r is {node.get('r')} in {CONFIG}, and the adapters have rank {shape[0]} ({matrix[0]})"
         yield Problem("", got, f"use r {shape[0]} in {CONFIG}, or the one that was saved with them", "bad-file")
@@ -136,14 +136,14 @@ def _config_problems(matrix: re.Match[str], shape: Sequence[int], node: Mapping[
         yield Problem("", got, "use a list of the names of layers", "bad-file")
         return
     if not is_target:
-        others = targets if isinstance(targets, list) else ()
-        named = short_repr(sorted({layer.rpartition(".")[2], *others}), 200)
+        listed = targets if isinstance(targets, list) else ()
+        all_targets = short_repr(sorted({layer.rpartition(".")[2], *listed}), 200)
         got = f"target_modules in {CONFIG} leaves out {matrix[0]}"
-        yield Problem("", got, f"use target_modules {named} in {CONFIG}", "bad-file")
+        yield Problem("", got, f"use target_modules {all_targets} in {CONFIG}", "bad-file")
 
 
 def _is_target(layer: str, targets: str | Sequence[str]) -> bool:
-    """As peft matches: a string is a pattern. Raises `ValueError` of a pattern that is none, or takes too long."""
+    """Whether peft would match: a string is a pattern. Raises `ValueError` if it is invalid or takes too long."""
     if isinstance(targets, str):
         import regex  # noqa: PLC0415  late: most folders have no adapters
 
@@ -155,14 +155,14 @@ def _is_target(layer: str, targets: str | Sequence[str]) -> bool:
 
 
 def _layer_problems(
-    matrix: re.Match[str], shape: Sequence[int], known: Mapping[str, Sequence[int]], base: str
+    matrix: re.Match[str], shape: Sequence[int], base_shapes: Mapping[str, Sequence[int]], base: str
 ) -> Iterator[Problem]:
-    """Where the base is a family whose names are those in the files, its name is `base`."""
+    """Problems of one matrix and its layer. `base` names the base model if its files have all layers' names."""
     layer = matrix["layer"]
-    of = known.get(f"{layer}.weight", ())
-    if base and not of and "experts" not in layer:
+    base_shape = base_shapes.get(f"{layer}.weight", ())
+    if base and not base_shape and "experts" not in layer:
         got = f"{matrix[0]} is of a layer that {base} does not have"
         yield Problem("", got, f"{_TO_BASE}, or save the adapters of the inner module", "bad-file")
-    if len(of) == len(shape) == 2 and shape[matrix["side"] == "A"] not in of:  # Conv1D has [in, out]
-        got = f"{matrix[0]} has shape {list(shape)}, and {layer} of its base has {list(of)}"
+    if len(base_shape) == len(shape) == 2 and shape[matrix["side"] == "A"] not in base_shape:  # Conv1D has [in, out]
+        got = f"{matrix[0]} has shape {list(shape)}, and {layer} of its base has {list(base_shape)}"
         yield Problem("", got, _TO_BASE, "bad-file")

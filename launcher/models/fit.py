@@ -1,4 +1,4 @@
-"""What loading found of weights that do not fit their config.json, in words that say what to do."""
+"""Turns a report on loading into problems: how the weights do not fit their config.json, and what to do."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from launcher.core.problems import Problem, short_repr, shortened
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
 _SCORERS = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|regression_head|rm_head)\.")
 _PACKED_END = re.compile(r"\.(qweight|qzeros|weight_packed|weight_scale|weight_scale_inv|absmax|quant_state)\b")
-"""How names end that GPTQ, AWQ, compressed-tensors, FP8 and bitsandbytes give to parts of a quantized matrix."""
+"""Suffixes of the parts of a quantized matrix in GPTQ, AWQ, compressed-tensors, FP8 and bitsandbytes."""
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What transformers found when it loaded a folder."""
+    """Report of transformers on loading a folder."""
 
     step: str = "done"
-    """Where it ended: config, class, build, load, generation, memory, time, or done."""
+    """The step at which loading ended: config, class, build, load, generation, memory, time, or done."""
     kind: str = ""
     message: str = ""
-    """What was raised in that step, its class and its text."""
+    """Text of the error that was raised in that step; `kind` is its class."""
     lasting: bool = True
-    """Whether it follows from the folder and the versions of the libraries: then it is remembered."""
+    """Whether it depends only on the folder and the libraries' versions, so that it may be cached."""
     layers: int | None = None
-    """Of the model."""
+    """Number of layers of the model."""
     held_layers: int = 0
-    """Of the file."""
+    """Number of layers in the files."""
     expected: int = 0
-    """Tensors of the model."""
+    """Number of tensors of the model."""
     missing: Sequence[str] = ()
     unexpected: Sequence[str] = ()
-    """Names of the file that the model does not have."""
+    """Names of tensors in the files that the model does not have."""
     surplus: Sequence[str] = ()
-    """Weights among the unexpected, in layers that the model has: without them a layer computes something else."""
+    """Unexpected weights in layers that the model has: without them these layers compute something else."""
     mismatched: Sequence[Sequence[Any]] = ()
-    """Name, shape in the file, shape of the model."""
+    """Name, shape in the files and shape in the model of each tensor that differs."""
     not_floats: Sequence[Sequence[str]] = ()
-    """Weights that are stored as other numbers: name, format by its name in safetensors."""
+    """Name and safetensors format of each weight that is not stored as floating point."""
     head: str = ""
     """The name of the output layer's weight."""
     labels: int = 1
-    """Of a classifier, its outputs."""
+    """Number of outputs of a classifier."""
     masked: bool = False
-    """It reads tokens in both directions."""
+    """Whether attention is bidirectional, as in masked language models."""
 
 
 def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: Sequence[str]) -> list[Problem]:
     """Why the model must not be trained: it cannot be made, or weights would be random numbers. `files` hold them."""
     if report.step != "done":
-        return [_not_made(report, config, where)]
+        return [_construction_problem(report, config, where)]
     if report.masked:
         got = f"{config.get('model_type')} reads tokens in both directions (masked), so it cannot write"
         return [Problem(where, got, "use a causal language model (...ForCausalLM)", "not-supported")]
-    found = [_missing(report, config, where, files)] if report.missing else []
-    if report.surplus and not report.missing:  # else they are named with what is missing
+    found = [_missing_problem(report, config, where, files)] if report.missing else []
+    if report.surplus and not report.missing:  # otherwise they are named with the missing ones
         got = f"{len(report.surplus)} tensors of the weights are in layers that have no place for them by config.json"
         fix = f"use the config.json that was saved with these weights (its model_type is {config.get('model_type')})"
-        found.append(Problem(where, f"{got}, {_first(report.surplus)}", fix, "bad-file"))
+        found.append(Problem(where, f"{got}, {_list_first(report.surplus)}", fix, "bad-file"))
     if where == "reward.path" and report.labels != 1:
         got = f"the model has {report.labels} outputs"
         found.append(Problem(where, got, "use a model with one", "not-supported"))
     if report.mismatched:
-        found.append(_mismatched(report, where))
+        found.append(_shape_problem(report, where))
     if report.not_floats:
         name, kind = report.not_floats[0]
         got = f"{name} is stored as {kind.lower().replace('i', 'int')}, a quantized format, which is not trained"
@@ -74,23 +74,23 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
 
 
 def warnings(report: LoadReport, where: str) -> list[Problem]:
-    """What is in the weights and would not be loaded, where that is a part of the model."""
-    over = any(_layer(name, -1) >= (report.layers or 0) for name in report.unexpected)
-    if not over or report.missing or report.surplus or report.layers is None:
+    """Warnings of layers in the weights that would not be loaded."""
+    has_later_layers = any(_layer_number(name, -1) >= (report.layers or 0) for name in report.unexpected)
+    if not has_later_layers or report.missing or report.surplus or report.layers is None:
         return []
     got = f"num_hidden_layers is {report.layers}, and layers.{report.layers} and later ones of the weights are left out"
     return [Problem(where, got, f"use num_hidden_layers {report.held_layers} in config.json, unless that is meant")]
 
 
 def _architectures(config: Mapping[str, Any]) -> str:
-    named = config.get("architectures")
-    return ", ".join(map(str, named)) if isinstance(named, list) else ""
+    names = config.get("architectures")
+    return ", ".join(map(str, names)) if isinstance(names, list) else ""
 
 
 # ---- a model that cannot be made
 
 
-def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Problem:
+def _construction_problem(report: LoadReport, config: Mapping[str, Any], where: str) -> Problem:
     family, message = config.get("model_type"), " ".join(report.message.split())
     fix = "use the config.json as its publisher saved it"
     if report.step == "class":
@@ -123,38 +123,38 @@ def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Prob
     text = f"there is no {text}" if report.kind == "KeyError" else text
     what = "the weights cannot be loaded" if report.step == "load" else "no model can be made from config.json"
     got = f"{what}: {shortened(text, 200)}"
-    if named := _entry(config, message):
+    if named := _find_quoted_entry(config, message):
         got, fix = f"{got} ({named[0]} is {short_repr(named[1])})", f"correct {named[0]} in config.json"
     return Problem(where, got, fix, "bad-file")
 
 
-def _entry(config: Mapping[str, Any], message: str, above: str = "") -> tuple[str, str] | None:
-    """The entry of config.json whose text an error quotes, with the names above it."""
+def _find_quoted_entry(config: Mapping[str, Any], message: str, prefix: str = "") -> tuple[str, str] | None:
+    """The dotted name and value of the config.json entry that an error message quotes; None if there is none."""
     for name, value in config.items():
-        if isinstance(value, dict) and (found := _entry(value, message, f"{above}{name}.")):
-            return found
+        if isinstance(value, dict) and (entry := _find_quoted_entry(value, message, f"{prefix}{name}.")):
+            return entry
         if isinstance(value, str) and value and repr(value) in message:
-            return f"{above}{name}", value
+            return f"{prefix}{name}", value
     return None
 
 
 # ---- weights that are not there
 
 
-def _missing(report: LoadReport, config: Mapping[str, Any], where: str, files: Sequence[str]) -> Problem:
-    got, fix = _what_is_missing(report, config, where)
+def _missing_problem(report: LoadReport, config: Mapping[str, Any], where: str, files: Sequence[str]) -> Problem:
+    got, fix = _describe_missing(report, config, where)
     if not fix:
         fix = f"use all of {files[0] if len(files) == 1 else 'the weights'} and the config.json that was saved with it"
     return Problem(where, f"{got}; what is missing would be random numbers", fix, "bad-file")
 
 
-def _what_is_missing(report: LoadReport, config: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """What was found, and what to use; the second is empty where no more is known."""
-    got = f"{len(report.missing)} of {report.expected} tensors are not in the weights, {_first(report.missing)}"
+def _describe_missing(report: LoadReport, config: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """What is missing, and what to use; the second is empty where no specific advice is known."""
+    got = f"{len(report.missing)} of {report.expected} tensors are not in the weights, {_list_first(report.missing)}"
     held = report.held_layers
     if any("lora_" in name for name in report.unexpected):
         return (
-            f"{got}; they hold adapters, {_first(report.unexpected)}",
+            f"{got}; they hold adapters, {_list_first(report.unexpected)}",
             "save the model after merge_and_unload() of peft",
         )
     if packed := next((name for name in report.unexpected if _PACKED_END.search(name)), None):
@@ -163,18 +163,18 @@ def _what_is_missing(report: LoadReport, config: Mapping[str, Any], where: str) 
         fix = "use a reward model with one output (AutoModelForSequenceClassification)"
         return f"{got}: no layer of the weights gives a score", fix
     if [*report.missing] == [report.head]:
-        return _without_head(report, config)
-    if held and all(_layer(name, 0) >= held for name in report.missing):
+        return _describe_missing_head(report, config)
+    if held and all(_layer_number(name, 0) >= held for name in report.missing):
         fix = f"use num_hidden_layers {held} in config.json, or the weights of all layers"
         return f"num_hidden_layers is {report.layers} in config.json, and the weights have {held} layers: {got}", fix
     if report.unexpected:
         fix = f"use names as in the model (its model_type is {config.get('model_type')}), without those of a wrapper"
-        return f"{got}; they hold others, {_first(report.unexpected)}", fix
+        return f"{got}; they hold others, {_list_first(report.unexpected)}", fix
     return got, ""
 
 
-def _without_head(report: LoadReport, config: Mapping[str, Any]) -> tuple[str, str]:
-    """What was found, and what to use."""
+def _describe_missing_head(report: LoadReport, config: Mapping[str, Any]) -> tuple[str, str]:
+    """What is missing, and what to use, where it is the output layer."""
     got, named = f"the weights have no output layer {report.head}", _architectures(config)
     scorer = next((name for name in report.unexpected if _SCORERS.search(name)), None)
     if scorer or (named and "CausalLM" not in named):
@@ -184,21 +184,21 @@ def _without_head(report: LoadReport, config: Mapping[str, Any]) -> tuple[str, s
                  " tie_word_embeddings to true in config.json")  # fmt: skip
 
 
-def _first(names: Sequence[str], count: int = 3) -> str:
+def _list_first(names: Sequence[str], count: int = 3) -> str:
     return "such as " * (len(names) > count) + ", ".join(names[:count])
 
 
-def _layer(name: str, otherwise: int) -> int:
-    found = _LAYER.search(name)
-    return int(found[1]) if found else otherwise
+def _layer_number(name: str, default: int) -> int:
+    match = _LAYER.search(name)
+    return int(match[1]) if match else default
 
 
 # ---- weights of other shapes
 
 
-def _mismatched(report: LoadReport, where: str) -> Problem:
-    name, found, expected = report.mismatched[0]
-    got = f"{name} has shape {list(found)} in the weights and {list(expected)} by config.json"
+def _shape_problem(report: LoadReport, where: str) -> Problem:
+    name, stored, expected = report.mismatched[0]
+    got = f"{name} has shape {list(stored)} in the weights and {list(expected)} by config.json"
     if len(report.mismatched) > 1:
         got = f"{got}, and {len(report.mismatched) - 1} more tensors differ"
     fix = "correct the sizes in config.json, or use the weights that it was saved with"

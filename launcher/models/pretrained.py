@@ -16,7 +16,7 @@ from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.model import Architecture, Model
 
 LAYOUTS = ("config.json", "adapter_config.json")
-"""What a model's folder holds: weights, or adapters that name the weights they belong to."""
+"""Config files of a model's folder: of weights, or of adapters, which name their base model."""
 CHECKPOINTS = "checkpoints"  # in a run's folder
 
 
@@ -41,7 +41,7 @@ class Pretrained(FromHub, Model):
     @property
     def folder(self) -> Path:
         """The folder of its files, if they are here."""
-        return _files(Path(self.path).expanduser())
+        return _model_files(Path(self.path).expanduser())
 
     @property
     def shape(self) -> Architecture | None:
@@ -56,46 +56,46 @@ class Pretrained(FromHub, Model):
     def _config(self) -> dict[str, Any] | None:
         try:
             return None if self.on_hub else config.read(base_folder(self.folder) or self.folder)
-        except (OSError, RuntimeError):  # no name of a folder; `problems` says so
+        except (OSError, RuntimeError):  # an impossible name, which `problems` reports
             return None
 
     @property
     def is_run(self) -> bool:
-        """Whether it is a run's folder: then its newest checkpoint that verifies is taken."""
+        """Whether the path is a run's folder, whose newest verified checkpoint is used."""
         return bool(checkpoints.newest_first(Path(self.path).expanduser() / CHECKPOINTS))
 
     @property
     def here(self) -> Self:
-        found = self.on_hub and not self.trust_remote_code and store.find(self.path, self.revision)
-        return replace(self, path=str(found)) if found else self
+        stored = self.on_hub and not self.trust_remote_code and store.find(self.path, self.revision)
+        return replace(self, path=str(stored)) if stored else self
 
     def with_absolute_paths(self) -> Self:
         return replace(self, path=weights_of(self.path))
 
     def problems(self) -> list[Problem]:
         found = self.path_problems("model.path", _is_model, "config.json and no checkpoint")
-        return found or ([] if self.on_hub else self._unsafe(self.folder))
+        return found or ([] if self.on_hub else self._load_problems(self.folder))
 
-    def _unsafe(self, folder: Path) -> list[Problem]:
-        """What must not be loaded from a folder that looks like a model's."""
+    def _load_problems(self, folder: Path) -> list[Problem]:
+        """Why a model's folder must not be loaded."""
         node = config.read(folder) or {}
         code = "" if self.trust_remote_code else config.foreign_code(node)
         if code:
-            needs = f"{short_repr(self.path)} needs Python code that comes with it ({short_repr(code)})"
-            return [Problem("model.path", needs, "read it, then set model.trust_remote_code=true to run it")]
+            got = f"{short_repr(self.path)} needs Python code that comes with it ({short_repr(code)})"
+            return [Problem("model.path", got, "read it, then set model.trust_remote_code=true to run it")]
         if self.is_run:
-            return []  # a run's: the newest that verifies is taken, whatever this one is
+            return []  # its newest verified checkpoint is used, which need not be this one
         return [problem.within("model.path") for problem in folder_problems(folder)]
 
 
 def folder_problems(folder: Path) -> list[Problem]:
-    """What must not be loaded from a model's folder, or cannot be, by its texts and headers."""
+    """Why a model's folder cannot or must not be loaded, from its small files and the weights' headers."""
     found = config.faults(folder) or config.content_faults(config.read(folder) or {})
     return [*found, *(weights.folder_faults(folder) or weights.cut_faults(folder))]
 
 
 def base_folder(folder: Path) -> Path | None:
-    """The folder of the weights that the adapters in a folder belong to; None where it holds none, or they are not
+    """The folder of the base model of the adapters in a folder; None where it has no adapters, or the base is not
     here."""
     if not (folder / LAYOUTS[1]).is_file():
         return None
@@ -111,23 +111,23 @@ def base_folder(folder: Path) -> Path | None:
 
 
 def tokenizer_folder(folder: Path) -> Path:
-    """Where the tokenizer of a model's folder lies: that of adapters which were saved alone is their base's."""
-    own = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
-    return (None if own else base_folder(folder)) or folder
+    """The folder of a model's tokenizer: for adapters saved without one, that of their base model."""
+    has_tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    return (None if has_tokenizer else base_folder(folder)) or folder
 
 
 def _is_model(folder: Path) -> bool:
     return any((folder / name).exists() for name in LAYOUTS) or bool(checkpoints.newest_first(folder / CHECKPOINTS))
 
 
-def _files(folder: Path) -> Path:
-    """The folder of a model's files: of a run, its newest checkpoint's, which is not verified here."""
+def _model_files(folder: Path) -> Path:
+    """The folder of a model's files; for a run its newest checkpoint's, unverified."""
     newest = checkpoints.newest_first(folder / CHECKPOINTS)
     return FORMAT.policy_path(newest[0]) if newest else folder
 
 
 def weights_of(path: str) -> str:
-    """A run's folder stands for its newest checkpoint that verifies, a folder for itself, all else for the hub."""
+    """The path of a model's weights: a run's newest verified checkpoint, the folder itself, or the hub id as given."""
     folder = Path(path).expanduser()
     root = folder / CHECKPOINTS
     if not root.is_dir():

@@ -1,4 +1,4 @@
-"""A randomly initialised model whose tokens are characters, and words that are named."""
+"""A randomly initialised model whose tokens are characters and given words."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from launcher.core.settings import AtLeastOne, Names, settings
 from launcher.spec.model import Architecture, Model
 
 SPECIAL_TOKENS = 3
-"""Padding, end and unknown, before the alphabet."""
+"""Number of special tokens before the alphabet: padding, end and unknown."""
 ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-"""Begin the turns of a conversation, where there is a chat template."""
+"""Tokens that open the turns of a conversation, where there is a chat template."""
 JSON_CHARACTERS = '{}[]":_<>/, \n'
-"""In calls of tools and their results."""
+"""Characters of tool calls and their results."""
 
 
-def _near(number: int, able: list[int]) -> str:
-    """The nearest below and above: `4 or 8`."""
-    below, above = [each for each in able if each < number][-1:], [each for each in able if each > number][:1]
+def _nearest_values(number: int, allowed: list[int]) -> str:
+    """The nearest allowed values below and above, such as `4 or 8`."""
+    below, above = [each for each in allowed if each < number][-1:], [each for each in allowed if each > number][:1]
     return " or ".join(map(str, [*below, *above]))
 
 
@@ -50,20 +50,20 @@ class Scratch(Model):
     of tools are not written."""
 
     def __post_init__(self) -> None:
-        width, heads, shared = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
+        width, heads, kv_heads = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
         if width % (2 * heads):
-            able = [count for count in range(1, width // 2 + 1) if width % (2 * count) == 0]
+            allowed = [count for count in range(1, width // 2 + 1) if width % (2 * count) == 0]
             if width % heads:
                 got = f"hidden_size {width} does not split over {heads} attention heads"
             else:
                 got = f"hidden_size {width} gives {heads} heads of an odd size; their positions need an even one"
-            fix = f"use num_attention_heads={_near(heads, able)}" if able else "use an even hidden_size"
+            fix = f"use num_attention_heads={_nearest_values(heads, allowed)}" if allowed else "use an even hidden_size"
             raise ValueError(f"{got}; {fix}")
-        if heads % shared:
-            able = [count for count in range(1, heads + 1) if heads % count == 0]
+        if heads % kv_heads:
+            allowed = [count for count in range(1, heads + 1) if heads % count == 0]
             raise ValueError(
-                f"{heads} attention heads do not share {shared} key-value heads;"
-                f" use num_key_value_heads={_near(shared, able)}"
+                f"{heads} attention heads do not share {kv_heads} key-value heads;"
+                f" use num_key_value_heads={_nearest_values(kv_heads, allowed)}"
             )
         if len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet:
             raise ValueError("alphabet is empty or names a character twice")
@@ -73,8 +73,8 @@ class Scratch(Model):
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """All tokens but the special ones."""
-        more = [letter for letter in JSON_CHARACTERS if letter not in self.alphabet] if self.chat else []
-        return (*self.alphabet, *more, *self.words)
+        added = [character for character in JSON_CHARACTERS if character not in self.alphabet] if self.chat else []
+        return (*self.alphabet, *added, *self.words)
 
     @property
     def shape(self) -> Architecture:

@@ -1,4 +1,4 @@
-"""How many weights an architecture has, and the memory that they take. Pure arithmetic: nothing is loaded.
+"""The number of weights of an architecture, and the memory they take. Pure arithmetic: nothing is loaded.
 
 h hidden_size, i intermediate_size, L layers, H heads, K key-value heads, d head_dim, V vocab_size
 """
@@ -10,66 +10,66 @@ from typing import Any
 from launcher.spec.model import Architecture
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
-"""Of one number of each format."""
+"""Bytes of a number in each format."""
 FLOAT32, BFLOAT16 = BYTES["float32"], BYTES["bfloat16"]
 
 
 def parameters(a: Architecture) -> int:
-    """All weights: embedding and last layer (one matrix when tied), L layers, and the last norm of h."""
-    outside = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2) + a.hidden_size
-    return outside + a.num_hidden_layers * _layer(a, a.num_experts)
+    """Number of weights: embedding and output layer (one matrix if tied), L layers, and the final norm of h."""
+    outside_layers = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2) + a.hidden_size
+    return outside_layers + a.num_hidden_layers * _per_layer(a, a.num_experts)
 
 
 def active_parameters(a: Architecture) -> int:
-    """The weights that one token meets: all but those of the experts that it does not take."""
-    return parameters(a) - a.num_hidden_layers * (_layer(a, a.num_experts) - _layer(a, a.num_experts_per_tok))
+    """Number of weights used for one token: all but those of experts that it is not routed to."""
+    return parameters(a) - a.num_hidden_layers * (_per_layer(a, a.num_experts) - _per_layer(a, a.num_experts_per_tok))
 
 
-def _layer(a: Architecture, experts: int) -> int:
-    """Attention, feed-forward, and two norms of h; the router of experts has its full size in any case."""
-    matrices = sum(rows * columns for rows, columns in _attention(a)) + 2 * a.hidden_size
-    biases = {"none": 0, "qkv": _widths(a), "qkvo": _widths(a) + a.hidden_size}[a.attention_bias]
+def _per_layer(a: Architecture, experts: int) -> int:
+    """Weights of a layer with so many experts: attention, feed-forward, two norms of h, and the full router."""
+    matrices = sum(rows * columns for rows, columns in _attention_matrices(a)) + 2 * a.hidden_size
+    biases = {"none": 0, "qkv": _qkv_width(a), "qkvo": _qkv_width(a) + a.hidden_size}[a.attention_bias]
     norms = 2 * a.head_dim if a.qk_norm else 0
     if a.num_experts:
         feed_forward = a.hidden_size * a.num_experts + experts * 3 * a.hidden_size * a.moe_intermediate_size
     else:
-        feed_forward = sum(rows * columns for rows, columns in _feed_forward(a))
+        feed_forward = sum(rows * columns for rows, columns in _feed_forward_matrices(a))
         feed_forward += 2 * a.intermediate_size + a.hidden_size if a.mlp_bias else 0
     return matrices + biases + norms + feed_forward
 
 
-def _widths(a: Architecture) -> int:
-    """What queries, keys and values of one token hold: H d + 2 K d."""
+def _qkv_width(a: Architecture) -> int:
+    """Width of queries, keys and values together: H d + 2 K d."""
     return (a.num_attention_heads + 2 * a.num_key_value_heads) * a.head_dim
 
 
-def _attention(a: Architecture) -> list[tuple[int, int]]:
-    """(in, out) of queries, keys, values, and of the way back."""
-    h, of_queries, of_keys = a.hidden_size, a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
-    return [(h, of_queries), (h, of_keys), (h, of_keys), (of_queries, h)]
+def _attention_matrices(a: Architecture) -> list[tuple[int, int]]:
+    """(in, out) of the query, key, value and output matrices."""
+    h, q_width, kv_width = a.hidden_size, a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
+    return [(h, q_width), (h, kv_width), (h, kv_width), (q_width, h)]
 
 
-def _feed_forward(a: Architecture) -> list[tuple[int, int]]:
-    """(in, out) of gate, up and down."""
+def _feed_forward_matrices(a: Architecture) -> list[tuple[int, int]]:
+    """(in, out) of the gate, up and down matrices."""
     return [(a.hidden_size, a.intermediate_size)] * 2 + [(a.intermediate_size, a.hidden_size)]
 
 
 def lora_parameters(a: Architecture, rank: int) -> int:
-    """Adapters of this rank on every matrix but the last layer's, as peft makes them: rank (in + out) for each.
+    """Weights of LoRA adapters on every matrix but the output layer's, as in peft: rank (in + out) each.
 
-    Experts keep gate and up in one matrix, whose adapter has twice the rank; the router has an adapter, too.
+    Experts have gate and up in one matrix, whose adapter has twice the rank; the router has an adapter, too.
     """
-    adapted = sum(rows + columns for rows, columns in _attention(a))
+    dimensions = sum(rows + columns for rows, columns in _attention_matrices(a))
     if a.num_experts:
         h, i, experts = a.hidden_size, a.moe_intermediate_size, a.num_experts
-        adapted += experts * (2 * (h + 2 * i) + (i + h)) + (h + experts)
+        dimensions += experts * (2 * (h + 2 * i) + (i + h)) + (h + experts)
     else:
-        adapted += sum(rows + columns for rows, columns in _feed_forward(a))
-    return a.num_hidden_layers * rank * adapted
+        dimensions += sum(rows + columns for rows, columns in _feed_forward_matrices(a))
+    return a.num_hidden_layers * rank * dimensions
 
 
 def training_bytes(count: int) -> dict[str, int]:
-    """Memory of training all of `count` weights, without activations.
+    """Bytes for training all of `count` weights, without activations, by number format.
 
     float32: 4 a weight, 4 its gradient, 8 Adam's two moments: 16.
     bfloat16 with a float32 master: 2 a weight, 2 its gradient, 4 the master, 8 the moments: 16.
@@ -83,23 +83,23 @@ def training_bytes(count: int) -> dict[str, int]:
 
 
 def lora_training_bytes(a: Architecture, rank: int) -> int:
-    """Memory of training adapters on weights that stay as they are, without activations: 2 bytes for each of the
-    model's weights (bfloat16), 16 for each of the adapters'."""
+    """Bytes for training adapters on frozen weights, without activations: 2 for each of the model's weights (bfloat16),
+    16 for each of the adapters'."""
     return parameters(a) * BFLOAT16 + lora_parameters(a, rank) * 4 * FLOAT32
 
 
 def kv_bytes_per_token(a: Architecture, bytes_each: int = BFLOAT16) -> int:
-    """What the cache of one sequence grows by with each token: keys and values of all layers, 2 L K d numbers."""
+    """Bytes of the KV cache per token of a sequence: keys and values of all layers, 2 L K d numbers."""
     return 2 * a.num_hidden_layers * a.num_key_value_heads * a.head_dim * bytes_each
 
 
 def serving_bytes(a: Architecture, tokens: int) -> int:
-    """Weights and a cache of so many tokens, of all sequences together, in bfloat16."""
+    """Bytes of weights and of a KV cache for `tokens` tokens over all sequences, in bfloat16."""
     return parameters(a) * BFLOAT16 + tokens * kv_bytes_per_token(a)
 
 
 def costs(count: int | None, a: Architecture | None, rank: int) -> dict[str, Any]:
-    """All of the above, in bytes, as far as the number of weights or the architecture is known."""
+    """All costs above in bytes, as far as the number of weights or the architecture is known, as JSON."""
     node: dict[str, Any] = {"parameters": count}
     if count:
         node["weights_bytes"] = {"float32": count * FLOAT32, "bfloat16": count * BFLOAT16, "float8": count}

@@ -1,8 +1,8 @@
-"""Where models are on this machine, and their download: safetensors, tokenizer and configuration, never code or pickle.
+"""The local store of models, and downloads into it: safetensors, tokenizer and configuration, never code or pickle.
 
-$RLRUN_MODELS (or ~/.cache/rlrun/models)/<owner>/<name>             the hub's main revision when it was downloaded
-                                        /<owner>/<name>@<revision>  one that was asked for
-                                        /<name>                     put there by hand, as <owner>/<name> may be, too
+$RLRUN_MODELS (or ~/.cache/rlrun/models)/<owner>/<name>             the hub's main revision at the time of the download
+                                        /<owner>/<name>@<revision>  a revision that was asked for
+                                        /<name>                     put there by hand, as <owner>/<name> may be
 """
 
 from __future__ import annotations
@@ -22,74 +22,74 @@ from launcher.hubs.progress import OnProgress
 from launcher.hubs.repo import Listing, RemoteFile, Source, check_repo
 from launcher.models import config, weights
 
-_TEXTS = re.compile(
+_SMALL_FILES = re.compile(
     r"(config|generation_config|adapter_config|special_tokens_map|added_tokens|(video_)?preprocessor_config"
     r"|processor_config|chat_template)\.json"
     r"|tokenizer[\w.-]*\.(json|model|txt)|vocab[\w.-]*\.(json|txt|bpe)|merges\.txt|chat_template\.jinja"
     r"|[\w.-]+\.(model|tiktoken)|(LICEN[SC]E|NOTICE|USE_POLICY)(\.(md|txt))?|README\.md",
     re.ASCII,
 )
-"""What is taken beside the weights: configuration, tokenizer and licence in the repository's own folder, no code."""
+"""Files that are downloaded beside the weights: configuration, tokenizer and licence at the top level, no code."""
 
 
 def root() -> Path:
-    """The folder of all models. Raises `Problems` where it names the home of nobody."""
+    """The folder of all models. Raises `Problems` where it names the home of an unknown user."""
     return expand_user(os.environ.get("RLRUN_MODELS") or "~/.cache/rlrun/models")
 
 
 def folder_of(repo: str, revision: str | None = None) -> Path:
-    """Where the store keeps a repository. No two share a folder, as no repository's name has an `@`. Raises `Problems`
-    for a name that no hub could have."""
+    """The store's folder of a repository; all differ, as repository names have no `@`. Raises `Problems` for a name
+    that no hub can have."""
     check_repo(repo, revision)
     return root() / (f"{repo}@{revision.replace('/', '@')}" if revision else repo)
 
 
 def find(repo: str, revision: str | None = None) -> Path | None:
-    """The folder of a model that is here: in the store, or where the Hugging Face client keeps what it downloaded.
-    Raises `Problems` for a name that no hub could have."""
+    """The local folder of a model, in the store or in the Hugging Face client's cache; None where there is none. Raises
+    `Problems` for a name that no hub can have."""
     stored = folder_of(repo, revision)
     for folder in (stored, *([] if revision else [root() / Path(repo).name])):
-        made = manifest.complete(folder)
-        put_there = not revision and (folder / "config.json").is_file() and not (folder / names.OURS).exists()
-        is_whole = put_there or (made is not None and (folder == stored or made.repo == repo))
-        if is_whole and not weights.folder_faults(folder):
+        downloaded = manifest.complete(folder)
+        by_hand = not revision and (folder / "config.json").is_file() and not (folder / names.OURS).exists()
+        complete = by_hand or (downloaded is not None and (folder == stored or downloaded.repo == repo))
+        if complete and not weights.folder_faults(folder):
             return folder
     cached = huggingface.cached(repo, revision)
     return cached if cached and not weights.folder_faults(cached) else None
 
 
 def find_or_download(wanted: FromHub, watch: OnProgress) -> Path:
-    """The folder of a model that is here, or is downloaded. Raises as `download` does."""
-    here = find(wanted.path, wanted.revision)
-    return here or download(wanted.path, watch, sources=wanted.hub_order, revision=wanted.revision)
+    """The local folder of a model, which is downloaded if need be. Raises as `download` does."""
+    folder = find(wanted.path, wanted.revision)
+    return folder or download(wanted.path, watch, sources=wanted.hub_order, revision=wanted.revision)
 
 
 def download(
     repo: str, watch: OnProgress, *, sources: Sequence[Source], revision: str | None = None, to: Path | None = None,
     workers: int = 4,
 ) -> Path:  # fmt: skip
-    """The folder with the model, complete. What is there already is not downloaded again.
+    """Download a model completely, and return its folder. Files that are there already are kept.
 
-    Raises `Problems` (nothing to load, gated, no room; `not-reachable` where trying again may help) or `OSError`.
+    Raises `Problems` (nothing to load, gated, disk full; `not-reachable` where a retry may help) or `OSError`.
     """
-    if to is None and huggingface.offline() and (here := find(repo, revision)):
-        return here  # no hub may be asked whether it changed
+    if to is None and huggingface.offline() and (existing := find(repo, revision)):
+        return existing  # offline: no hub can be asked whether it changed
     folder = to or folder_of(repo, revision)
-    listed = list_files("model", repo, sources=sources, revision=revision)
-    fetch(listed, _wanted(listed), folder, watch, workers=workers)
-    if found := weights.folder_faults(folder):
-        raise Problems(found)
+    listing = list_files("model", repo, sources=sources, revision=revision)
+    fetch(listing, _files_to_download(listing), folder, watch, workers=workers)
+    if faults := weights.folder_faults(folder):
+        raise Problems(faults)
     return folder
 
 
-def _wanted(listed: Listing) -> list[RemoteFile]:
-    """Texts and weights. Configuration and index are read first, so that no shard is downloaded for nothing."""
-    texts, weight = [file for file in listed.files if _TEXTS.fullmatch(file.path)], _weights_file(listed)
-    where, read_first = f"{listed.repo} on {listed.source}", [file for file in texts if file.path == "config.json"]
+def _files_to_download(listed: Listing) -> list[RemoteFile]:
+    """Small files and weights. Configuration and index are fetched first, so that no shard is downloaded in vain."""
+    texts, weight = [file for file in listed.files if _SMALL_FILES.fullmatch(file.path)], _weights_file(listed)
+    where, config_files = f"{listed.repo} on {listed.source}", [file for file in texts if file.path == "config.json"]
     sharded = weight.path == weights.INDEX
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        fetch(listed, [*read_first, *([weight] if sharded else [])], folder, lambda progress: None)
+        fetch(listed, [*config_files, *([weight] if sharded else [])], folder, lambda progress: None)
         if code := config.foreign_code(config.read(folder) or {}):
             got = f"needs Python code that comes with it ({short_repr(code)}), which is never downloaded"
             fix = "use a model that transformers knows, or set model.trust_remote_code=true in a run"
@@ -97,16 +97,16 @@ def _wanted(listed: Listing) -> list[RemoteFile]:
         index = (folder / weights.INDEX).read_bytes() if sharded else b""
     if not sharded:
         return [*texts, weight]
-    if found := weights.index_faults(index, {file.path for file in listed.files}):
-        raise Problems(problem.within(f"{where}: {weights.INDEX}") for problem in found)
+    if faults := weights.index_faults(index, {file.path for file in listed.files}):
+        raise Problems(problem.within(f"{where}: {weights.INDEX}") for problem in faults)
     shards = set(weights.shards_of(index)[0])
     return [*texts, weight, *(file for file in listed.files if file.path in shards)]
 
 
 def _weights_file(listed: Listing) -> RemoteFile:
-    """The file that holds the weights, or the index that names those that do: the one that a loader would take.
+    """The file of the weights, or the index of their files, whichever a loader would use.
 
-    Raises `Problems` where there is none, or only pickle.
+    Raises `Problems` where there is none, or only pickled weights.
     """
     by_path = {file.path: file for file in listed.files}
     for name in (weights.SINGLE, weights.INDEX, weights.ADAPTER):

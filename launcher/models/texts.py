@@ -1,4 +1,4 @@
-"""The small files that came with a model: they are saved again as they came."""
+"""The small files that come with a model, which are saved again unchanged."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from launcher.models import config
 from launcher.models.weights import INDEX
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
-_BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
-"""Endings of what belongs to a model beside its weights."""
-_OWN = ("LICENSE", "NOTICE")
-_NOT = (CONFIG, INDEX, "trainer_state.json", "merge.json", "training_args.json")
+_KEPT_ENDINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
+"""Endings of files that belong to a model beside its weights."""
+_LICENCE_FILES = ("LICENSE", "NOTICE")
+_EXCLUDED = (CONFIG, INDEX, "trainer_state.json", "merge.json", "training_args.json")
 _TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "chat_template", "generation_config")
-_OF_TOKENIZER = (".jinja", ".tiktoken", ".model")
+_TOKENIZER_ENDINGS = (".jinja", ".tiktoken", ".model")
 
 
 def read_texts(folder: Path, *, only_tokenizer: bool = False) -> dict[str, bytes]:
-    """By name, the texts of a model's folder: tokenizer, templates, generation settings, and unless `only_tokenizer`,
-    code and licence; not its config.json."""
-    found = dict[str, bytes]()
+    """The small files of a model's folder by name: tokenizer, templates, generation settings, and unless
+    `only_tokenizer`, code and licence; not its config.json."""
+    texts = dict[str, bytes]()
     for path in [*folder.iterdir(), *(folder / "additional_chat_templates").glob("*.jinja")]:
-        belongs = path.suffix in _BESIDE or path.name.startswith(_OWN)
-        if not path.is_file() or path.name in _NOT or path.name.startswith(".") or not belongs:
+        is_kept = path.suffix in _KEPT_ENDINGS or path.name.startswith(_LICENCE_FILES)
+        if not path.is_file() or path.name in _EXCLUDED or path.name.startswith(".") or not is_kept:
             continue
-        if not only_tokenizer or path.name.startswith(_TOKENIZER) or path.suffix in _OF_TOKENIZER:
-            found[path.relative_to(folder).as_posix()] = path.read_bytes()
-    return found
+        if not only_tokenizer or path.name.startswith(_TOKENIZER) or path.suffix in _TOKENIZER_ENDINGS:
+            texts[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return texts
 
 
 def write(folder: Path, texts: Mapping[str, bytes]) -> None:
@@ -40,36 +40,36 @@ def write(folder: Path, texts: Mapping[str, bytes]) -> None:
 
 
 def read_saved(folder: Path, base: Path | None) -> dict[str, bytes]:
-    """What is saved again of the folder that a model was loaded from, and of the folder `base` of its weights where it
-    holds adapters; nothing of its tokenizer where that was made of other files than tokenizer.json."""
-    found = dict[str, bytes]()
-    for each in (base, folder):
-        if each and each.is_dir():
-            found |= read_texts(each, only_tokenizer=True)
-            found |= {CONFIG: (each / CONFIG).read_bytes()} if (each / CONFIG).is_file() else {}
-    return found if TOKENIZER in found else {name: found[name] for name in (CONFIG, GENERATION) if name in found}
+    """The small files to save with a model that was loaded from `folder`, and for adapters from `base`, the folder of
+    their base model; no tokenizer files where the tokenizer was not made from tokenizer.json."""
+    texts = dict[str, bytes]()
+    for source in (base, folder):
+        if source and source.is_dir():
+            texts |= read_texts(source, only_tokenizer=True)
+            texts |= {CONFIG: (source / CONFIG).read_bytes()} if (source / CONFIG).is_file() else {}
+    return texts if TOKENIZER in texts else {name: texts[name] for name in (CONFIG, GENERATION) if name in texts}
 
 
 def write_saved(folder: Path, published: Mapping[str, bytes]) -> None:
-    """Over what transformers wrote into `folder` what came with the model. Only what really is another is changed: the
-    number format of the weights, the class of the model, and further tokens that end an answer."""
+    """Overwrite what transformers wrote into `folder` with the files published with the model. Only real changes are
+    kept: the weights' number format, the model's class, and further tokens that end an answer."""
     texts = dict(published)
     for name in {CONFIG, GENERATION} & texts.keys():
-        before, wrote = parse_json(published[name]), config.read(folder, name) or {}
+        original, written = parse_json(published[name]), config.read(folder, name) or {}
         if name == GENERATION:
-            after = before | _more_ends(before, wrote)
-        elif wrote.get("model_type") == before.get("model_type"):
-            kind = "torch_dtype" if "torch_dtype" in before else "dtype"
-            after = before | {kind: wrote.get("dtype"), "architectures": wrote.get("architectures")}
+            merged = original | _merge_end_tokens(original, written)
+        elif written.get("model_type") == original.get("model_type"):
+            dtype_key = "torch_dtype" if "torch_dtype" in original else "dtype"
+            merged = original | {dtype_key: written.get("dtype"), "architectures": written.get("architectures")}
         else:
-            del texts[name]  # adapters have none; a part of a composite model is another model
+            del texts[name]  # adapters have no config.json; a part of a composite model has another type
             continue
-        if after != before:
-            texts[name] = json.dumps(after, indent=2, ensure_ascii=False).encode() + b"\n"
+        if merged != original:
+            texts[name] = json.dumps(merged, indent=2, ensure_ascii=False).encode() + b"\n"
     write(folder, texts)
 
 
-def _more_ends(before: Mapping[str, Any], wrote: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The tokens that end an answer, where `wrote` names further ones."""
-    named, all_of = ([ids] if isinstance(ids := of.get("eos_token_id"), int) else ids or [] for of in (before, wrote))
-    return {"eos_token_id": list(dict.fromkeys([*named, *all_of]))} if {*all_of} - {*named} else {}
+def _merge_end_tokens(original: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The end tokens of both configs, if `saved` has further ones; otherwise empty."""
+    old, new = ([ids] if isinstance(ids := node.get("eos_token_id"), int) else ids or [] for node in (original, saved))
+    return {"eos_token_id": list(dict.fromkeys([*old, *new]))} if {*new} - {*old} else {}

@@ -1,4 +1,4 @@
-"""Which files hold a model's weights, and what they hold, by their headers: no tensor is read."""
+"""Finds the files of a model's weights and reads their headers; no tensor is read."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ PICKLES = (
     ".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".hdf5", ".keras", ".msgpack", ".joblib",
     ".dill", ".pdparams", ".ot",
 )  # fmt: skip
-"""Formats that can hold code which runs when they are opened, or that nothing here opens."""
+"""Endings of formats that can run code when they are opened, or that are not supported."""
 _TEXTS = (".json", ".txt", ".md", ".jinja", ".py", ".model", ".gitattributes", "LICENSE", "NOTICE")
-"""How files end that lie beside weights."""
+"""Endings of files that are not weights."""
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
-_LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins, which stands for a file that was not fetched
+_LFS = b"version https://git-lfs"  # start of a Git LFS pointer, in place of a file that was not fetched
 
 
 def shards_of(text: bytes | str) -> tuple[list[str], list[Problem]]:
-    """The files that an index names, and what is wrong with it."""
+    """The files that an index names, and the problems of the index."""
     try:
         node = parse_json(text)
-        named = node["weight_map"].values()
-        shards = sorted({name for name in named if isinstance(name, str)})
-        whole = len(shards) > 0 and all(isinstance(name, str) for name in named)
+        file_names = node["weight_map"].values()
+        shards = sorted({name for name in file_names if isinstance(name, str)})
+        valid = len(shards) > 0 and all(isinstance(name, str) for name in file_names)
     except (ValueError, KeyError, TypeError, AttributeError):
-        whole, shards = False, []
-    if not whole:
+        valid, shards = False, []
+    if not valid:
         return [], [Problem("", "names no files in its weight_map", "use an index that safetensors wrote", "bad-file")]
-    found, got = names.check_names(shards), "is not a safetensors file of the model's own folder"
+    problems, got = names.check_names(shards), "is not a safetensors file of the model's own folder"
     for name in shards:
         if not names.check_names([name]) and (not name.endswith(".safetensors") or "/" in name):
-            found.append(Problem(short_repr(name), got, "use an index of such files"))
-    return shards, found
+            problems.append(Problem(short_repr(name), got, "use an index of such files"))
+    return shards, problems
 
 
 def index_faults(text: bytes | str, present: Collection[str]) -> list[Problem]:
-    """What is wrong with an index among the files `present`."""
-    shards, found = shards_of(text)
+    """Problems of an index, given the names of the files that are `present`."""
+    shards, problems = shards_of(text)
     got, fix = "is named by the index and is not there", "download all shards"
-    return found or [Problem(short_repr(name), got, fix, "not-found") for name in shards if name not in present]
+    return problems or [Problem(short_repr(name), got, fix, "not-found") for name in shards if name not in present]
 
 
 def folder_faults(folder: Path) -> list[Problem]:
-    """Why the weights of a folder cannot be loaded, or must not: one line each."""
+    """Why the weights of a folder cannot or must not be loaded; empty where they can."""
     try:
         present = {path.name for path in folder.iterdir() if path.is_file()}
         if SINGLE in present:
             return []
         if INDEX in present:
-            found = index_faults(read_file(folder / INDEX), present)
-            return [problem.within(str(folder / INDEX)) for problem in found]
+            faults = index_faults(read_file(folder / INDEX), present)
+            return [problem.within(str(folder / INDEX)) for problem in faults]
         if ADAPTER in present:
             return []
     except OSError as error:
@@ -73,10 +73,10 @@ def folder_faults(folder: Path) -> list[Problem]:
 
 
 def cut_faults(folder: Path, files: Sequence[str] | None = None) -> list[Problem]:
-    """Which files of a folder without `folder_faults`, or of `files`, do not hold what their headers name."""
+    """Problems of weight files, of a folder without `folder_faults` or `files`: unreadable, cut, or LFS pointers."""
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - most plans read no weights
 
-    found = []
+    faults = []
     for path in (folder / name for name in files or read_by_a_loader(folder)):
         got, fix = "", "use the whole file"
         try:
@@ -85,7 +85,7 @@ def cut_faults(folder: Path, files: Sequence[str] | None = None) -> list[Problem
             if is_pointer:
                 got, fix = "is a pointer of Git LFS, not the weights", "run git lfs pull in its folder, or download it"
             else:
-                with safe_open(path, "np"):  # which checks the header against the file's size
+                with safe_open(path, "np"):  # opening checks the header against the file's size
                     pass
         except OSError as error:
             got, fix = f"cannot be read, {error_message(error)}", "use the file as its publisher saved it"
@@ -93,31 +93,31 @@ def cut_faults(folder: Path, files: Sequence[str] | None = None) -> list[Problem
             reason = str(error).removeprefix("Error while deserializing header: ")
             got = f"cannot be read as safetensors, {shortened(reason, 200)}"
         if got:
-            found.append(Problem(str(path), got, fix, code="bad-file"))
-    return found
+            faults.append(Problem(str(path), got, fix, code="bad-file"))
+    return faults
 
 
 def read_by_a_loader(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     if (folder / INDEX).is_file():
-        return [*_named_by(folder / INDEX, _state(folder / INDEX))]
+        return [*_shards_by_index(folder / INDEX, _file_state(folder / INDEX))]
     return [ADAPTER] if (folder / ADAPTER).is_file() else []
 
 
-def _state(path: Path) -> tuple[int, ...]:
-    """Differs where a file was written anew: a plan asks for the same headers hundreds of times."""
-    of = path.stat()
-    return of.st_ino, of.st_mtime_ns, of.st_ctime_ns, of.st_size
+def _file_state(path: Path) -> tuple[int, ...]:
+    """Cache key that changes when a file is rewritten; a plan reads the same headers hundreds of times."""
+    stat = path.stat()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
 
 
 @lru_cache(maxsize=16)
-def _named_by(index: Path, state: tuple[int, ...]) -> tuple[str, ...]:
+def _shards_by_index(index: Path, state: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(shards_of(read_file(index))[0])
 
 
 def sizes(folder: Path) -> list[int]:
-    """Bytes of each of the folder's files of weights; none where one is missing."""
+    """Bytes of each weight file of the folder; empty where one is missing."""
     try:
         return [(folder / name).stat().st_size for name in read_by_a_loader(folder)]
     except OSError:  # the index names a file that is not here
@@ -136,7 +136,7 @@ def tensors(folder: Path, files: Sequence[str] | None = None) -> dict[str, tuple
     """Number format (`BF16`) and shape of each tensor in the folder's safetensors files, or in those of `files`.
     Raises `OSError` or `ValueError` where a header cannot be read."""
     paths = [names.path_inside(folder, file) for file in files or read_by_a_loader(folder)]
-    return {name: (of.dtype, of.shape) for path in paths for name, of in read_header(path).items()}
+    return {name: (header.dtype, header.shape) for path in paths for name, header in read_header(path).items()}
 
 
 class TensorHeader(NamedTuple):
@@ -144,28 +144,28 @@ class TensorHeader(NamedTuple):
     """Number format, such as `BF16`."""
     shape: tuple[int, ...]
     begin: int
-    """Where its values begin in the file, and end, in bytes."""
+    """Offset in bytes of its first value in the file; `end` is that after its last."""
     end: int
 
 
 def read_header(path: Path) -> Mapping[str, TensorHeader]:
-    """The tensors of a safetensors file. Raises `OSError`, or `ValueError` where it begins with no header."""
-    return _read_header(path.parent.resolve() / path.name, _state(path))
+    """The tensor headers of a safetensors file by name. Raises `OSError`, or `ValueError` for an invalid header."""
+    return _read_header(path.parent.resolve() / path.name, _file_state(path))
 
 
 @lru_cache(maxsize=512)
 def _read_header(path: Path, state: tuple[int, ...]) -> Mapping[str, TensorHeader]:
-    """Eight bytes of length, then JSON with dtype, shape and place of each tensor."""
+    """Parse the header: eight bytes of length, then JSON with dtype, shape and offsets of each tensor."""
     with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size - 8):
             raise ValueError(f"{path}: is not a safetensors file")
         node = parse_json(file.read(length))
     try:
-        of_tensors = {name: of for name, of in node.items() if name != "__metadata__"}
+        entries = {name: item for name, item in node.items() if name != "__metadata__"}
         return {
-            name: TensorHeader(str(of["dtype"]), tuple(map(int, of["shape"])), 8 + length + begin, 8 + length + end)
-            for name, of in of_tensors.items() for begin, end in [of["data_offsets"]]
+            name: TensorHeader(str(item["dtype"]), tuple(map(int, item["shape"])), 8 + length + begin, 8 + length + end)
+            for name, item in entries.items() for begin, end in [item["data_offsets"]]
         }  # fmt: skip
     except (AttributeError, KeyError, TypeError, OverflowError, ValueError) as error:
         raise ValueError(f"{path}: its header names no tensors: {error}") from error
