@@ -22,7 +22,7 @@ SUM_NORM = ReadOnlyWith(
     "loss_agg_mode", "seq-mean-token-sum-norm", fix="algorithm.loss_agg_mode=seq-mean-token-sum-norm"
 )
 AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
-LARGEST_BONUS = 0.5  # of entropy, whose gradient is about as large as an advantage's
+LARGEST_BONUS = 0.5  # entropy coefficient: the entropy's gradient is about as large as an advantage's
 
 
 @settings

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOWEST, HIGHEST = 1e-3, 10
-"""Of beta: below, nothing keeps the policy near the reference; above, it stays there."""
+"""Bounds of beta: below, nothing keeps the policy near the reference model; above, the policy stays there."""
 Smoothing = Annotated[float, Field(ge=0, lt=0.5)]
 
 

@@ -25,7 +25,7 @@ VERL = {
     "algorithm.use_kl_in_reward": False,
     "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla",
 }
-"""What chooses this loss in verl."""
+"""The settings that choose this loss in verl."""
 
 
 @settings

@@ -191,7 +191,7 @@ def group_logging(run: RunSpec, steps: int, trained_bytes: int) -> tuple[int, in
     25 steps are logged and take about 1 % of the run's folder. The folder holds the weights with AdamW's state and some
     lines of each step; an event is written twice."""
     texts = max(run.trainer.log_groups, 1) * (run.sampler.n + 1)
-    room = (3 * trained_bytes + 5_000 * steps) // 200 // texts  # bytes of a text at all steps
+    room = (3 * trained_bytes + 5_000 * steps) // 200 // texts  # bytes of each text over all steps
     times = min(max(room // (80 + min(2 * run.data.max_response_length, 300)), 3), 25)
     freq = next(freq for size in range(19) for digit in (1, 2, 5) if (freq := digit * 10**size) * times >= steps)
     return run.trainer.log_groups_freq or freq, min(max(room // times - 80, 160), 1_000)

@@ -1,4 +1,4 @@
-"""What torch and its companions say of themselves once they are loaded: one line of JSON.
+"""Reports versions and faults of torch and its companions once they are loaded, as one line of JSON.
 
 A process of its own (`python -m launcher.engines.torch.installed`), as loading takes seconds and may end the process: a
 library that is not there, a driver that hangs.

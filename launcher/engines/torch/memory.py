@@ -197,7 +197,7 @@ class _Estimate:
         return "rollout", parts
 
     def _log_prob(self) -> tuple[PhaseName, Parts]:
-        """Without gradients; the reference, the critic and the policy in turn."""
+        """Forward passes without gradients, of the reference, the critic and the policy in turn."""
         a, w = self.shape, self.work
         parts = self._resident(on_device="reference" if self.reference else "critic")
         parts["activations"] = w.tokens * (activations.forward_working(a, self.full) + self._attention_extra(False))
@@ -225,18 +225,18 @@ class _Estimate:
         parts["batch"] = w.batch_bytes
         layer = w.tokens * (activations.saved(a, numbers) + self._attention_extra(True))
         working = w.tokens * activations.backward_working(a, numbers)
-        kept = w.tokens * activations.layer_input(a, numbers)
+        layer_inputs = w.tokens * activations.layer_input(a, numbers)
         layers = a.num_hidden_layers
         at_head, at_layer = layer * layers, layer * layers + working
         if self.run.model.enable_gradient_checkpointing:
-            at_head, at_layer = kept * layers, kept * layers + layer + working
+            at_head, at_layer = layer_inputs * layers, layer_inputs * layers + layer + working
         head_size = 0 if network is self.critic or numbers.rank else a.vocab_size * a.hidden_size
-        accumulated = network.trained // self.shards if w.parts > 1 else 0  # of the micro-batches before
+        accumulated = network.trained // self.shards if w.parts > 1 else 0  # gradients of earlier micro-batches
         hidden = 2 * w.predicted * a.hidden_size * numbers.weights
         head_gradients = accumulated + head_size * max(4, numbers.weights)
         head: Parts = {"activations": at_head + hidden, "logits": logits, "gradients": head_gradients}
         first = head_size * numbers.weights + network.layer if not w.parts > 1 else 0
-        body: Parts = {"activations": at_layer + kept, "gradients": accumulated + first}
+        body: Parts = {"activations": at_layer + layer_inputs, "gradients": accumulated + first}
         step: Parts = {"gradients": network.trained // self.shards + (network.layer if self.shards > 1 else 0)}
         fullest = max((head, body, step), key=lambda held: sum(held.values()))
         parts["allocator"] = self._allocator_overhead(max(at_head, at_layer), bool(numbers.rank))
@@ -262,8 +262,8 @@ class _Estimate:
         if self.shards > 1 and self.on_gpu:
             parts["weights"] += self.policy.whole
         elif self.shards > 1:
-            whole = [network for network in (self.policy, self.critic) if network]
-            parts["weights"] += sum(network.weights + network.moments for network in whole)
+            networks = [network for network in (self.policy, self.critic) if network]
+            parts["weights"] += sum(network.weights + network.moments for network in networks)
         return "save", parts
 
     # ---- what is not tensors

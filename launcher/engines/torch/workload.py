@@ -82,7 +82,7 @@ class Workload:
         # pairs are compared, not answered: hardly any dataset gives their prompts a ground truth
         held_out = 0 if algorithm.data == "pairs" else _held_out(run)
         validated = min(held_out, max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
-        many_turns = run.environment.several_turns  # then each episode has a prompt of its own
+        many_turns = run.environment.several_turns  # each episode then has its own prompt
         written = max(sampled * run.sampler.n, validated * run.sampler.val_n)
         return cls(
             prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-update // rows), written=written,
@@ -95,15 +95,15 @@ class Workload:
 
 def _micro_batch_size(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
     """Rows of the largest micro-batch of `rows`, `each` for one prompt, and the prompts that are packed for them."""
-    most, (prompt, response) = run.trainer.max_tokens_per_gpu, run.longest_parts
+    max_tokens, (prompt, response) = run.trainer.max_tokens_per_gpu, run.longest_parts
     family = 1 if run.model.dtype == "float64" or not worth_sharing(prompt, each, each * (prompt + response)) else each
-    if most is None:
+    if max_tokens is None:
         rows = min(rows, run.micro_batch_rows)
     elif family == 1:
-        rows = min(rows, max(most // (prompt + response), 1))
+        rows = min(rows, max(max_tokens // (prompt + response), 1))
     else:
-        whole, left = divmod(most, prompt + family * response)
-        rows = min(rows, whole * family + max(left - prompt, 0) // response)
+        families, leftover = divmod(max_tokens, prompt + family * response)
+        rows = min(rows, families * family + max(leftover - prompt, 0) // response)
     if rows % family == 0 or family % rows == 0:
         return rows, -(-rows // family)
     return rows, min(rows, (rows + family - 2) // family + 1)  # the first and the last may be parts of a family

@@ -131,7 +131,7 @@ class Verl(Engine):
         driver = (sys.executable, "-P", "-m", "launcher.engines.verl.driver", str(folder), str(start))
         env = {**self.env, "VERL_FILE_LOGGER_PATH": str(words.log_file(folder))}
         if words.module(run) == words.SFT_ON_RAY and run.cluster.remote_address:
-            env["RAY_ADDRESS"] = run.cluster.remote_address  # it has no argument for that
+            env["RAY_ADDRESS"] = run.cluster.remote_address  # verl's SFT has no argument for the address
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
 
     def with_absolute_paths(self) -> Self:
@@ -171,7 +171,7 @@ def _unread_settings(run: RunSpec) -> Iterator[Problem]:
     for row in verl.read()["only"]:
         setting, kind = row["ours"], row.get("kind", run.algorithm.data)
         is_read = kind == run.algorithm.data and (run.has_critic or not setting.startswith("critic."))
-        with suppress(KeyError):  # of another algorithm
+        with suppress(KeyError):  # the field of another algorithm
             if is_read and (value := words.value_of(run, setting)) not in row["allowed"]:
                 yield conflict(setting, row["got"].format(value), row["fix"], "engine")
     if run.engine.strategy == "megatron" and run.optim.adam_eps != Optim().adam_eps:  # type: ignore[attr-defined]

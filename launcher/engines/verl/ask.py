@@ -37,9 +37,9 @@ class VerlEnvironment:
     """The Python that runs verl."""
 
     version: str | None
-    """Of verl; None where it is not installed there."""
+    """Version of verl; None where it is not installed there."""
     packages: frozenset[str]
-    """What can be imported."""
+    """Names of the modules that can be imported."""
 
 
 UNKNOWN = VerlEnvironment(None, frozenset())

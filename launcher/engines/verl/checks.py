@@ -175,7 +175,7 @@ def _critic_problems(config: dict[str, object]) -> Iterator[Problem]:
         tokens = [
             (node["model"]["vocab"], [(item["id"], item["content"]) for item in node["added_tokens"]]) for node in nodes
         ]
-    except (OSError, ValueError, KeyError, TypeError):  # the model's own check says so
+    except (OSError, ValueError, KeyError, TypeError):  # the check of the model reports it
         return
     highest_id = max(len(tokens[0][0]) - 1, *(number for number, _ in tokens[0][1]))
     size = (read(models[1].folder) or {}).get("vocab_size")
@@ -193,7 +193,7 @@ def _missing_paths(typed: Sequence[str]) -> Iterator[Problem]:
         key, value = key_of(word), word.partition("=")[2].strip("'\"").removeprefix("file://")
         path = Path(os.path.expanduser(value))
         is_local = value.startswith(("/", "~", "./", "../")) or path.suffix in FILES
-        is_there = os.path.exists(path)  # Path.exists raises where a part may not be looked into
+        is_there = os.path.exists(path)  # Path.exists raises where a folder may not be searched
         if key.endswith("path") and "://" not in value and is_local and not is_there:
             yield Problem(
                 key, f"there is no {shortened(value)}", "use one that is there, and that all nodes see", "not-found"

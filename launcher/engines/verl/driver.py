@@ -157,7 +157,7 @@ class VerlRun:
             yield replace(self._loaded, at=time.time(), steps=self.reader.steps)
             self._loaded = None
         yield from console
-        yield from self._new_answers()  # which verl writes before the metrics that were read above
+        yield from self._new_answers()  # verl writes them before the metrics that were read above
         for line in lines:
             for event in self.reader.metrics(line):
                 if isinstance(event, Step) and (measured := validation(event.metrics)):
@@ -184,7 +184,7 @@ class VerlRun:
         paths = (self.folder / words.WORK / words.VALIDATION).glob("*.jsonl")
         for path in sorted(paths, key=lambda path: (len(path.name), path.name)):
             if path not in self._answer_files and path.stat().st_mtime < self._started_at:
-                continue  # of an earlier attempt
+                continue  # written by an earlier attempt
             for line in self._answer_files.setdefault(path, NewLines(path)).read():
                 yield from self.reader.answer(line)
 

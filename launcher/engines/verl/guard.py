@@ -21,7 +21,7 @@ import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 10  # for the command to end after SIGTERM
-ROUNDS = 200  # of killing, as a process may start others meanwhile
+ROUNDS = 200  # rounds of killing, as a process may start others meanwhile
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
     command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
 
     def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # later signals are ignored
         command.terminate()
         signal.alarm(GRACE_S)
 

@@ -21,7 +21,7 @@ OFFLOADED: dict[Part, str] = {"weights": "fsdp_config.param_offload", "optimizer
 
 
 def memory(run: RunSpec, engine: Verl) -> Memory | None:
-    """None where the model's dimensions are unknown, and for Megatron, whose layers are split in other ways."""
+    """The estimate; None where the model's dimensions are unknown, and for Megatron, which splits layers otherwise."""
     a = run.model.shape
     if a is None or engine.strategy == "megatron":
         return None
@@ -40,27 +40,27 @@ def memory(run: RunSpec, engine: Verl) -> Memory | None:
 
 
 def _held(run: RunSpec, a: Architecture, numbers: Numbers, trained: int) -> dict[Part, int]:
-    """What each process holds all the time."""
-    whole, shards = size.parameters(a) * numbers.weights, run.hardware.processes
+    """Bytes that each process holds in all phases, by part."""
+    weights, shards = size.parameters(a) * numbers.weights, run.hardware.processes
     copied = "reference" in run.algorithm.needs and not numbers.rank
     return {
-        "weights": whole // shards, "optimizer": 2 * trained // shards, "reference": copied * whole // shards,
-        "critic": run.has_critic * 3 * whole // shards,
+        "weights": weights // shards, "optimizer": 2 * trained // shards, "reference": copied * weights // shards,
+        "critic": run.has_critic * 3 * weights // shards,
     }  # fmt: skip
 
 
 def _update(run: RunSpec, a: Architecture, numbers: Numbers, held: dict[Part, int], trained: int) -> dict[Part, int]:
-    """A backward pass of the largest micro-batch."""
-    whole, shards, layers = size.parameters(a) * numbers.weights, run.hardware.processes, a.num_hidden_layers
+    """Bytes in the backward pass of the largest micro-batch, by part."""
+    weights, shards, layers = size.parameters(a) * numbers.weights, run.hardware.processes, a.num_hidden_layers
     tokens = run.trainer.max_tokens_per_gpu or run.micro_batch_rows * run.max_sequence_length
     layer = activations.saved(a, numbers)
-    kept = layers * layer
+    saved = layers * layer
     if run.model.enable_gradient_checkpointing:
-        kept = layers * activations.layer_input(a, numbers) + layer
-    collected = (2 * whole // layers + a.vocab_size * a.hidden_size * numbers.weights) * (shards > 1)
+        saved = layers * activations.layer_input(a, numbers) + layer
+    collected = (2 * weights // layers + a.vocab_size * a.hidden_size * numbers.weights) * (shards > 1)
     return {
         **held, "gradients": trained // shards,
-        "activations": tokens * (kept + activations.backward_working(a, numbers)),
+        "activations": tokens * (saved + activations.backward_working(a, numbers)),
         "weights": held["weights"] + collected * numbers.computed // numbers.weights,
         "logits": 2 * tokens * a.vocab_size * numbers.computed,
     }  # fmt: skip

@@ -29,12 +29,12 @@ class VerlNames:
 
     def known(self, arguments: Sequence[str], typed: Mapping[str, str]) -> list[bool]:
         """Whether one of verl's programs has, or had, the key of each argument."""
-        found = set[str]()
+        recognized = set[str]()
         for program in PROGRAMS:
-            left = [text for text in arguments if text not in found]
-            now = as_passed_on(left, program, _backend(program, typed))[0]
-            found.update(text for text, passed in zip(left, now, strict=True) if passed)
-        return [text in found for text in arguments]
+            remaining = [text for text in arguments if text not in recognized]
+            translated = as_passed_on(remaining, program, _backend(program, typed))[0]
+            recognized.update(text for text, passed in zip(remaining, translated, strict=True) if passed)
+        return [text in recognized for text in arguments]
 
     def pass_on(
         self, arguments: Sequence[str], data: Kind, typed: Mapping[str, str]
@@ -46,7 +46,7 @@ class VerlNames:
 
 
 def _backend(program: Program, typed: Mapping[str, str]) -> list[str]:
-    """What verl's config is composed with: it has the keys of one training backend."""
+    """The choices that verl's config is composed with, as it has the keys of one training backend only."""
     return list(MEGATRON[program]) if "megatron" in [typed.get(name, "").lower() for name in _BACKENDS] else []
 
 
@@ -55,21 +55,21 @@ def as_passed_on(
 ) -> tuple[list[str], list[Problem]]:
     """The arguments by today's keys, empty for each that verl does not know, and the problems with those. `more` are
     composed with them."""
-    unknown = {each.where for each in _unknown(arguments, program, more)}
-    now = []
+    unknown = {each.where for each in _find_unknown(arguments, program, more)}
+    translated = []
     for text in arguments:
-        new = _todays_name(key_of(text), program) if key_of(text) in unknown else None
-        now.append(f"{new}={text.partition('=')[2]}" if new else text)
-    problems = _unknown(now, program, more) if unknown else []
+        name = _todays_name(key_of(text), program) if key_of(text) in unknown else None
+        translated.append(f"{name}={text.partition('=')[2]}" if name else text)
+    problems = _find_unknown(translated, program, more) if unknown else []
     wrong = {each.where for each in problems}
-    return ["" if key_of(text) in wrong else text for text in now], problems
+    return ["" if key_of(text) in wrong else text for text in translated], problems
 
 
-def _unknown(arguments: Sequence[str], program: Program, more: Sequence[str]) -> list[Problem]:
+def _find_unknown(arguments: Sequence[str], program: Program, more: Sequence[str]) -> list[Problem]:
     """The problems with keys that verl's config has not, or that verl does not read."""
     keys = {key_of(text) for text in arguments}
-    whole = (*more, *arguments)
-    return [problem for problem in key_problems(whole, program) if problem.where in keys] if arguments else []
+    composed = (*more, *arguments)
+    return [problem for problem in key_problems(composed, program) if problem.where in keys] if arguments else []
 
 
 def _todays_name(key: str, program: Program) -> str | None:

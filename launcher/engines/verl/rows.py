@@ -106,7 +106,7 @@ class RowFiles:
         fields_by_name = {name: fields for split in SPLITS for name, fields in self.splits[split]}
         for split, name, missing in self.unreadable:
             if len(needed - fields_by_name[name]) > (len(needed) > 1):
-                continue  # rows of another form
+                continue  # rows in another format
             message = f"{name} has no {missing}, which verl reads of each row: all rows are written anew{without}"
             yield CheckResult("WARN", f"data.{split}_files", message, f"write {FORMS[_column(missing)]} in each row")
 

@@ -91,7 +91,7 @@ def _find_faults(folder: Path) -> Iterator[tuple[str, str]]:
 def _shard_faults(role: Path) -> Iterator[tuple[str, str]]:
     shards = [match for path in role.iterdir() if (match := _SHARD.fullmatch(path.name))]
     if not shards:
-        if not (role / "dist_ckpt").is_dir() and not (role / "huggingface").is_dir():  # Megatron's
+        if not (role / "dist_ckpt").is_dir() and not (role / "huggingface").is_dir():  # Megatron's weights
             yield "model_world_size_W_rank_R.pt", "is missing: there are no weights"
         return
     counts = {int(match[2]) for match in shards}
@@ -106,9 +106,9 @@ def _shard_faults(role: Path) -> Iterator[tuple[str, str]]:
         if missing := sorted({*range(world)} - ranks[kind]):
             others = f", as are {len(missing) - 1} others" if len(missing) > 1 else ""
             yield f"{kind}_world_size_{world}_rank_{missing[0]}.pt", f"is missing{others}"
-    written = world_size(role)
-    if written is not None and written != world:
-        yield "fsdp_config.json", f"says {written} processes, and the shards are of {world}"
+    recorded = world_size(role)
+    if recorded is not None and recorded != world:
+        yield "fsdp_config.json", f"says {recorded} processes, and the shards are of {world}"
 
 
 def world_size(role: Path) -> int | None:

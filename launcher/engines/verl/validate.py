@@ -14,7 +14,7 @@ from typing import Any
 
 
 def answer(request: dict[str, Any]) -> dict[str, str]:
-    """What verl says of the arguments of one of its programs."""
+    """verl's verdict on the arguments of one of its programs."""
     import verl  # noqa: PLC0415  # the environment comes first
     from hydra import compose, initialize_config_dir  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415

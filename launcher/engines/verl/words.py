@@ -102,16 +102,16 @@ def value_of(run: RunSpec, setting: str) -> Any:
 
 
 def _from_table(run: RunSpec, engine: Verl) -> Section:
-    written: Section = {}
+    settings: Section = {}
     for row in table().meanings:
         keys = row.ppo if run.algorithm.sampled else row.sft
         try:
             if keys and _is_written(row, run, engine):
                 value = _convert(row, value_of(run, row.ours[0]), run)
-                written |= {key: value for key in keys if _has_network(key, run)}
-        except KeyError:  # of another algorithm
+                settings |= {key: value for key in keys if _has_network(key, run)}
+        except KeyError:  # the field of another algorithm
             continue
-    return written
+    return settings
 
 
 def _is_written(row: Translation, run: RunSpec, engine: Verl) -> bool:
@@ -195,7 +195,7 @@ def _group_filter(run: RunSpec) -> Section:
     if "overlong_buffer_len" in defaults and (length := value_of(run, "algorithm.overlong_buffer_len")):
         buffer = "+reward.reward_kwargs.overlong_buffer_cfg"
         settings |= {
-            "algorithm.filter_groups.metric": "acc",  # the score without the penalty
+            "algorithm.filter_groups.metric": "acc",  # verl's name for the score without the penalty
             "reward.reward_manager.name": "dapo",
             "+reward.reward_kwargs.max_resp_len": value_of(run, "algorithm.max_response_length"),
             f"{buffer}.enable": True,
@@ -249,7 +249,7 @@ def _paths(run: RunSpec, folder: Path) -> Section:
     settings: Section = {"data.train_files": train, "trainer.default_local_dir": str(work / SAVED)}
     if not run.algorithm.sampled:
         return {**settings, "data.val_files": val if held_out else None}
-    settings["data.val_files"] = val if held_out else train  # main_ppo opens some, also where it never validates
+    settings["data.val_files"] = val if held_out else train  # main_ppo opens a file, also where it never validates
     if held_out:
         settings["trainer.validation_data_dir"] = str(work / VALIDATION)
     if run.trainer.log_groups:

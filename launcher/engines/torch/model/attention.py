@@ -102,7 +102,7 @@ def attention(
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
     q, k, v = (layout.pad(x[0].transpose(0, 1)) for x in (query, key, value))  # [S, H, D]
     call_kv, parts = list[tuple[Tensor, Tensor]](), list[Tensor]()
-    sizes = [call.count * call.length for call in layout.calls]  # a gradient of split is one copy; of a slice S long
+    sizes = [call.count * call.length for call in layout.calls]  # split's gradient is one copy; a slice's has S rows
     for call, *places in zip(layout.calls, q.split(sizes), k.split(sizes), v.split(sizes), strict=True):
         shape = call.count, call.length
         part_q, part_k, part_v = (x.unflatten(0, shape).transpose(1, 2) for x in places)  # [count, H, length, D]

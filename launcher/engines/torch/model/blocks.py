@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 LOGITS = 2**24  # computed at a time
-KEPT = 2**26  # logits that are kept for the backward pass at most, for all rows of a micro-batch
-SPARE = 64  # tokens that a cache makes room for at least
+KEPT = 2**26  # most logits of a micro-batch that are kept for the backward pass
+SPARE = 64  # least tokens by which a cache grows
 WORTH = 1 / 16  # share of the tokens that shared prompts must save to be worth it
 
 

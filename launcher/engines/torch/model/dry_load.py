@@ -68,7 +68,7 @@ def dry_load(folder: str, loader: str, tensors: Tensors) -> dict[str, Any]:
         with torch.device("meta"), no_init_weights():
             empty = auto.from_config(
                 config, trust_remote_code=False, dtype=torch.float32, attn_implementation="eager"
-            )  # with what every machine has
+            )  # eager attention runs on every machine
         step = "load"
         state = {name: torch.empty(tuple(shape), dtype=FORMATS.get(dtype, torch.uint8), device="meta")
                  for name, (dtype, shape) in tensors.items()}  # fmt: skip
@@ -93,7 +93,7 @@ def failed(step: str, error: BaseException) -> dict[str, Any]:
         causes.append(causes[-1].__cause__)
     reported = next((cause for cause in causes if isinstance(cause, ImportError)), error)
     kind = "ImportError" if isinstance(reported, ImportError) else type(reported).__name__
-    lasting = not isinstance(reported, ImportError | OSError)  # those depend on the installation and on the moment
+    lasting = not isinstance(reported, ImportError | OSError)  # those depend on the installation or are transient
     return {"step": step, "kind": kind, "message": str(reported)[:2000], "lasting": lasting}
 
 

@@ -94,8 +94,8 @@ class CausalLM(Network):
     ) -> None:  # fmt: skip
         super().__init__(base or module, cast("Any", base or module).get_decoder(), mixed)
         self.module, self.tokenizer, self.has_adapters = module, tokenizer, base is not None
-        self.published = published or {}  # the small files of its folder
-        self.keep_base = keep_base  # the weights under the adapters are stored nowhere else
+        self.published = published or {}  # the small files of the model's folder
+        self.keep_base = keep_base  # save the weights under the adapters, too
         self.has_linear_head = _has_linear_head(self.base)
         self.vocabulary = max(tokenizer.get_vocab().values()) + 1
         """Number of the tokenizer's ids. An output layer may have more rows (Qwen: 267), which are never sampled here.
@@ -210,7 +210,7 @@ def _supports_packing(module: PreTrainedModel) -> bool:
     packed = pack(batch)
     try:
         output = _run_packed(module, packed)[0][0]
-    except (RuntimeError, TypeError):  # it reads the mask itself, and NO_MASK fits nothing
+    except (RuntimeError, TypeError):  # the model reads the mask itself, and NO_MASK does not fit
         return False
     if output.shape[0] != packed.ids.shape[1]:
         return False
@@ -223,11 +223,11 @@ def _supports_packing(module: PreTrainedModel) -> bool:
 def _has_linear_head(module: PreTrainedModel) -> bool:
     """Whether its logits are its decoder's output times one matrix."""
     layer = module.get_output_embeddings()
-    capped = getattr(module.config.get_text_config(), "final_logit_softcapping", None)  # not seen at small logits
+    capped = getattr(module.config.get_text_config(), "final_logit_softcapping", None)  # invisible at small logits
     if type(layer) is not nn.Linear or layer.bias is not None or capped:
         return False
     decoder = cast("Any", module).get_decoder()
-    if decoder is module:  # it names none of its own (llama4)
+    if decoder is module:  # it has no decoder of its own (llama4)
         return False
     ids = torch.arange(3, 9, device=module.device)[None] % module.config.get_text_config().vocab_size
     logits = linear(decoder(input_ids=ids, use_cache=False).last_hidden_state, layer.weight)

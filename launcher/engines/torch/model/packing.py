@@ -15,7 +15,7 @@ from launcher.engines.torch.model.blocks import worth_sharing
 from launcher.spec.algorithm import Batch
 
 SHORT = 64  # tokens: padding sequences up to this length costs less than another call
-FILLED = 0.75  # of the slots of a longer sequence must be real
+FILLED = 0.75  # share of a longer sequence's slots that must hold tokens
 
 
 @dataclass(frozen=True)

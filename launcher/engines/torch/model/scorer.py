@@ -34,7 +34,7 @@ class ModelScorer(Reward):
         except (OSError, ValueError, SafetensorError) as error:
             got = f"{settings.path!r} cannot be loaded: {' '.join(str(error).split())}"
             raise Problems(Problem("reward.path", got, code="bad-file")) from error
-        module.config.pad_token_id = -1  # it reads the last token before the padding, of which we give none
+        module.config.pad_token_id = -1  # the model scores the last token before padding, and nothing here is padded
         self.module = module.eval().to("cpu" if offloaded else device)
         self.longest = settings.max_length or getattr(module.config, "max_position_embeddings", None)
 

@@ -45,8 +45,8 @@ class Sharded(Parallel):
             )
         for part in _sharded(network):
             part.set_gradient_divide_factor(1.0)  # the loss is divided once, by what all processes hold together
-            part.set_force_sum_reduction_for_comms(True)  # gloo knows no sum that divides
-        with torch.no_grad():  # the first forward pass tells torch which of them is the outermost
+            part.set_force_sum_reduction_for_comms(True)  # gloo has no averaging reduction
+        with torch.no_grad():  # the first forward pass tells torch which module is the root
             network(network.pack(_one_token(network)))
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:

@@ -60,5 +60,5 @@ def distribute_like(value: Tensor, like: Tensor) -> Tensor:
         return value.to(like.device, like.dtype)
     from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415  # late, as above
 
-    placed = cast("Any", like)
-    return distribute_tensor(value.to(like.dtype), placed.device_mesh, placed.placements).to(like.device)
+    sharded = cast("Any", like)
+    return distribute_tensor(value.to(like.dtype), sharded.device_mesh, sharded.placements).to(like.device)

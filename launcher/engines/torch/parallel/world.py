@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 RANK, SIZE = 0, 1
-"""Of this process among those that train; set by `init_distributed`."""
+"""Rank of this process, and number of the training processes; set by `init_distributed`."""
 
 T = TypeVar("T")
 TIMEOUT = timedelta(hours=6)  # for a process whose reward is slow, or that writes a large checkpoint
@@ -57,9 +57,9 @@ def all_gather_object(mine: T) -> list[T]:
     """The objects of all processes, by rank. Collective: every process must call it."""
     if not dist.is_initialized():
         return [mine]
-    found: list[T] = [mine] * SIZE
-    dist.all_gather_object(found, mine)
-    return found
+    objects: list[T] = [mine] * SIZE
+    dist.all_gather_object(objects, mine)
+    return objects
 
 
 def barrier() -> None:

@@ -35,7 +35,7 @@ class Decoder(Generator):
         super().__init__(model, sampler, max_new)
         self.parallel = parallel or Parallel()
         self.eos = torch.tensor(model.eos, device=model.device)
-        host = free_memory_bytes() / 4 / world.SIZE  # which a plan does not count; on a CPU it does
+        host = free_memory_bytes() / 4 / world.SIZE  # a plan does not estimate it; on a CPU it does
         self.prefixes = Prefixes(sampler.max_num_seqs, math.inf if model.device.type == "cpu" else host)
         self.on_token: Callable[[int], None] | None = None  # called with each token of a single answer
 
@@ -123,7 +123,7 @@ class Decoder(Generator):
         for row in (~going).nonzero()[:, 0].tolist():
             if (request := requests[row]).goes_on:
                 ids = request.prompt + [token for token in written[row].tolist() if token >= 0][:-1]
-                columns = mask[row].nonzero()[: len(ids), 0]  # a row that has ended writes on until it leaves
+                columns = mask[row].nonzero()[: len(ids), 0]  # a finished row is extended until it is removed
                 self.prefixes.keep(int(request.keys[0]), ids, kv_cache, row, columns)
 
     def _prefill(self, requests: Sequence[Request], kv_cache: DynamicCache) -> tuple[Tensor, Tensor]:
@@ -187,11 +187,11 @@ def _below(x: Tensor, top: Tensor) -> Tensor:
 def _keep_top_k_top_p(probability: Tensor, top_k: int, top_p: float) -> Tensor:
     """[R, V] with 0 outside the `top_k` most likely tokens and outside the smallest set with probability `top_p`."""
     if top_k > 0 and top_k < probability.shape[-1]:
-        least = probability.topk(top_k, -1).values[:, -1:]
-        probability = probability.masked_fill(probability < least, 0)
+        threshold = probability.topk(top_k, -1).values[:, -1:]
+        probability = probability.masked_fill(probability < threshold, 0)
     if top_p < 1:
-        ranked, token = probability.sort(dim=-1, descending=True, stable=True)  # of equals, the first
-        before = ranked.cumsum(-1) - ranked
-        reached = before >= top_p * ranked.sum(-1, keepdim=True)
+        ranked, token = probability.sort(dim=-1, descending=True, stable=True)  # of equal ones the first
+        mass_before = ranked.cumsum(-1) - ranked
+        reached = mass_before >= top_p * ranked.sum(-1, keepdim=True)
         probability = probability.masked_fill(reached.gather(-1, token.argsort(-1)), 0)
     return probability

@@ -78,12 +78,12 @@ Ending = dict[Future[Final], tuple[Running, Outcome, str]]
 
 @dataclass
 class Counts:
-    """What is reported of the episodes of a step, in this process."""
+    """Counts that are reported of a step's episodes, in this process."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
-    """Of the episodes that are kept."""
+    """Outcomes of the episodes that are kept."""
     faults: Counter[Outcome] = field(default_factory=Counter)
-    """Of all that were sampled."""
+    """Faults of all episodes that were sampled."""
     prompts: int = 0
     sampled: int = 0
     turns: int = 0
@@ -209,19 +209,19 @@ class EpisodeRunner:
                 f"the environment took longer than {self.environment.timeout_s:g} s (environment.timeout_s)",
             )
         one.spent_s += time.monotonic() - one.since
-        seen = one.waits.result()
-        one.state = seen.state
+        observation = one.waits.result()
+        one.state = observation.state
         if one.spoken:
             last = one.turns[-1]
-            one.turns[-1] = Turn(**{**vars(last), "reward": seen.reward, "uses": seen.uses})
-        if seen.ended or not one.spoken:
-            return seen.ended, seen.reason
+            one.turns[-1] = Turn(**{**vars(last), "reward": observation.reward, "uses": observation.uses})
+        if observation.ended or not one.spoken:
+            return observation.ended, observation.reason
         spoken = one.spoken[-1]
         if spoken.cut:
             return "token-limit", ""
         if one.policy_turns == self.environment.max_turns:
             return "turn-limit", ""
-        messages = [message.node for message in seen.messages]
+        messages = [message.node for message in observation.messages]
         try:
             ids, rewritten = self.bridge.observation_ids(one.asked.row, one.history, messages, one.turns[-1].tokens)
         except Unwritable as error:
@@ -230,7 +230,7 @@ class EpisodeRunner:
             return "token-limit", ""
         one.history += messages
         self.counts.differences += rewritten
-        one.turns.append(Turn(ids, "environment", text="\n".join(message.content for message in seen.messages)))
+        one.turns.append(Turn(ids, "environment", text="\n".join(message.content for message in observation.messages)))
         return None, ""
 
     def _generate_turns(self, ready: Sequence[Running], temperature: float) -> list[Running]:

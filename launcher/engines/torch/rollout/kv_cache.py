@@ -100,10 +100,10 @@ class Prefixes:
         self, keys: Sequence[int], prompts: Sequence[list[int]], cache: DynamicCache, device: torch.device
     ) -> list[int]:
         """Fill an empty cache with what is kept of the streams, padded on the left; returns the length kept of each."""
-        kept = [self.forget(key) for key in keys]
+        prefixes = [self.forget(key) for key in keys]
         usable = [
             each if each and prompt[:-1][: len(each.ids)] == each.ids else None
-            for each, prompt in zip(kept, prompts, strict=True)
+            for each, prompt in zip(prefixes, prompts, strict=True)
         ]
         tokens = [len(each.ids) if each else 0 for each in usable]
         layers = next((each.layers for each in usable if each), [])

@@ -20,10 +20,10 @@ class SamplerMemory:
     """Bytes that a separate sampling program uses beside the model under training."""
 
     awake_bytes: int
-    """While it generates."""
+    """Bytes while it generates."""
     asleep_bytes: int
     separate_bytes: int = 0
-    """In a process of its own, always."""
+    """Bytes in a process of its own, in all phases."""
 
 
 class Colocated(Sampler, ABC):

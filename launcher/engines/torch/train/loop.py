@@ -103,7 +103,7 @@ class Training:
             self.alert(step, self.source.alerts)
             prepared, metrics, nonfinite_source = self.update(raw, step)
         progress = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
-        if "agent/prompts" in source_metrics:  # unless the algorithm leaves out groups
+        if "agent/prompts" in source_metrics:  # replaced below where the algorithm filters groups
             groups = torch.tensor(len(raw.group[~unscored_rows(raw)].unique()), dtype=torch.float64)
             kept = world.all_reduce_sum(groups.to(self.policy.model.device)).item()
             progress |= {"train/groups_kept": kept, "train/groups_filtered": 0.0}
@@ -146,7 +146,7 @@ class Training:
         done = join_updates(updates)
         if done.weight_norms is not None:
             self.emit_distribution(step, "train/core/grad_norm/distribution", done.weight_norms, shared=True)
-        if not done.nonfinite_source:  # a number that is not finite would stay in it for ever
+        if not done.nonfinite_source:  # else a non-finite number would stay in the state
             self.algorithm_state = state
             if not any(name.endswith("/grad_norm") for name in done.metrics):
                 self.alert(step, ["nothing to learn from: no token counts in the loss, so no weight moves"])

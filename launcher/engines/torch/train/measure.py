@@ -78,7 +78,7 @@ def batch_metrics(
         raw, prepared = (batch.rows(batch.preference == 0) for batch in (raw, prepared))
     answer = raw.mask.sum(-1)  # [B]
     prompt = raw.length - answer
-    if raw.turn is not None:  # what an environment said between the turns is no prompt
+    if raw.turn is not None:  # observations between the turns are not part of the prompt
         prompt = torch.where(answer > 0, (raw.mask > 0).int().argmax(1).to(prompt), prompt)
     values = {"prompt_length": prompt, "response_length": answer}
     ends = torch.isin(raw.tokens, raw.tokens.new_tensor(eos)) & (raw.mask > 0)  # [B, T]
@@ -93,7 +93,7 @@ def batch_metrics(
         values["train/gradient_share"] = torch.isin(prepared.group, prepared.group[learnt])
     scored = ~unscored_rows(raw)
     raw, prepared = raw.rows(scored), prepared.rows(scored)
-    values["critic/rewards/positive_share"] = raw.reward > 0  # a penalty on the KL divergence makes it no wrong answer
+    values["critic/rewards/positive_share"] = raw.reward > 0  # without the KL penalty, which makes no answer wrong
     uniform = ops.same_in_group(raw.reward, ops.group_index(raw.group)) if len(raw) else raw.group > 0
     values |= {"critic/score": raw.reward, "critic/rewards": prepared.reward, "critic/frac_reward_zero_std": uniform}
     computed = {"advantages": prepared.advantage, "returns": prepared.target, "values": prepared.value}

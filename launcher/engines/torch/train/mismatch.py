@@ -33,9 +33,9 @@ class Mismatch:
         sampled = part.mask > 0
         if part.preference is not None:
             sampled = sampled & (part.preference == 0)[:, None]  # pairs are not sampled
-        moments, most = self._moments(part.old[sampled], part.rollout[sampled], ratio[sampled])
+        moments, max_diff = self._moments(part.old[sampled], part.rollout[sampled], ratio[sampled])
         self.sums = moments if self.sums is None else self.sums + moments
-        self.most = most if self.most is None else self.most.maximum(most)
+        self.most = max_diff if self.most is None else self.most.maximum(max_diff)
         return part if self.cap is None else replace(part, importance=ratio.clamp(max=self.cap))
 
     def _moments(self, old: Tensor, rollout: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ class Mismatch:
     def metrics(self, device: torch.device) -> dict[str, float]:
         """Metrics by verl's names, over all processes since the last call; collective. Empty without tokens."""
         sums = torch.zeros(12, dtype=torch.float64, device=device) if self.sums is None else self.sums
-        most = world.all_reduce_max(sums.new_zeros(()) if self.most is None else self.most).item()
+        max_diff = world.all_reduce_max(sums.new_zeros(()) if self.most is None else self.most).item()
         tokens, k1, k3, diff, diff_2, weight, clipped, p, q, p_2, q_2, pq = world.all_reduce_sum(sums).tolist()
         self.sums = self.most = None
         if not tokens:
@@ -60,7 +60,7 @@ class Mismatch:
         metrics = {
             "rollout_corr/kl": k1 / tokens,
             "rollout_corr/k3_kl": k3 / tokens,
-            "training/rollout_probs_diff_max": most,
+            "training/rollout_probs_diff_max": max_diff,
             "training/rollout_probs_diff_mean": diff / tokens,
             "training/rollout_probs_diff_std": (max(diff_2 - diff**2 / tokens, 0.0) / max(tokens - 1, 1)) ** 0.5,
         }

@@ -109,14 +109,14 @@ def _parameter_groups(network: Network, optim: Optim) -> list[dict[str, Any]]:
 
 # ---- learning rates, as transformers' schedulers give them
 
-POLYNOMIAL_END = 1e-7  # transformers' default, a rate
+POLYNOMIAL_END = 1e-7  # transformers' default for the last learning rate
 
 
 def learning_rates(optim: Optim, steps: int) -> Callable[[int], float]:
     """The learning rate of each step of a run, from 1 to `steps`: the first is that of transformers' step 0, so a
     warm-up begins with 0, and no decay ends with it."""
     name, settings = _scheduler(optim, steps)
-    unused = torch.optim.SGD([torch.zeros(1)], lr=optim.lr)  # a scheduler belongs to an optimizer
+    unused = torch.optim.SGD([torch.zeros(1)], lr=optim.lr)  # a scheduler needs an optimizer
     scheduler: Any = get_scheduler(name, unused, optim.lr_warmup_steps, steps, dict(settings))
     (factor,) = scheduler.lr_lambdas
     return lambda step: optim.lr * factor(step - 1)

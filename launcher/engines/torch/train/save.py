@@ -59,7 +59,7 @@ class SaveResult:
 
 
 START = "start.safetensors"  # elements of the weights that the run began with
-_DISK_FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensors tells them in text only
+_DISK_FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensors reports them in text only
 
 
 class Saver:

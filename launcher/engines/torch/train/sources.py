@@ -175,8 +175,8 @@ class Rollouts:
         kept, rejected, rounds = *self._filter_groups(first), 1
         rejected_width = width = _longest(first)
         while (full := self._count_groups(kept)) < self.order.batch and rounds < max_rounds and self._any_scored(first):
-            more = self._sample_round(step, rounds, clock)
-            kept, width = kept + self._filter_groups(more)[0], max(width, _longest(more))
+            round_episodes = self._sample_round(step, rounds, clock)
+            kept, width = kept + self._filter_groups(round_episodes)[0], max(width, _longest(round_episodes))
             rounds += 1
         metrics = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
         chosen = self._choose_groups((kept, width), (rejected, rejected_width))
@@ -224,7 +224,7 @@ class Rollouts:
         """`sampler.n` scored episodes for each prompt, with its number as their group."""
         n, temperature = self.generator.sampler.n, self.generator.sampler.temperature
         if not prompts:
-            return self.answerer.sample([], temperature)  # which is collective
+            return self.answerer.sample([], temperature)  # collective, so called without prompts, too
         with clock("gen"):
             requests = [
                 Prompt(row.ids, self.rows.rows[row.row], self.order.stream_keys(self.seed, draw, n))

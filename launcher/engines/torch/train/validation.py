@@ -93,11 +93,11 @@ class Validation:
         """verl's metrics of a validation, over all processes, and events of single prompts: some of the answers, and
         the score of each prompt."""
         self.tally, self.alerts = Tally(), []
-        began, self.episodes = time.perf_counter(), []
+        started, self.episodes = time.perf_counter(), []
         metrics, events = self._measure_scores(step) if self.asked else ({}, [])
         if self.answerer.runner:
             self.answerer.runner.pop_metrics()
-            episodes = self._gather_episodes(step, time.perf_counter() - began)
+            episodes = self._gather_episodes(step, time.perf_counter() - started)
             events, evaluation = [*events, episodes], evaluation_of(episodes)
             metrics = metrics | (evaluation.metrics if evaluation else {})
         if self.compared:
@@ -223,7 +223,7 @@ class Validation:
             Prompt(self._prompt(place), self.rows.rows[place], stream)
             for place, stream in zip(places, streams, strict=True)
         ]
-        episodes = self.answerer.sample(prompts, temperature)  # which is collective
+        episodes = self.answerer.sample(prompts, temperature)  # collective, so called without prompts, too
         if not places:
             return
         answer_places = [place for place in places for _ in range(n)]
@@ -248,8 +248,8 @@ class Validation:
             groups = _sequences(tokens)
             totals, row_losses = self.policy.heldout_losses(collate(read_episodes(tokens), self.policy.model), groups)
             for name, (total, count) in totals.items() if rows else ():
-                before = sums.get(name, (0.0, 0.0))
-                sums[name] = before[0] + total, before[1] + count
+                previous = sums.get(name, (0.0, 0.0))
+                sums[name] = previous[0] + total, previous[1] + count
             losses += [(place, _digest(row), loss) for (place, row), loss in zip(rows, row_losses, strict=False)]
         all_sums = add_sums(world.all_gather_object(sums))
         metrics = {

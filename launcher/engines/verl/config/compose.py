@@ -31,7 +31,7 @@ from launcher.engines.verl.rules.settings import at
 FLAGS = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 """Hydra's short options that choose a config."""
 _MISSING = object()
-_APPLY_ERRORS = (HydraException, ValueError, TypeError, AttributeError)  # of applying one argument
+_APPLY_ERRORS = (HydraException, ValueError, TypeError, AttributeError)  # raised by applying one argument
 
 
 @dataclass
@@ -71,7 +71,7 @@ def compose(words: Sequence[str], program: Program) -> VerlConfig:
     return composed
 
 
-@lru_cache(64)  # 0.2 s
+@lru_cache(64)  # a call takes 0.2 s
 def key_problems(words: tuple[str, ...], program: Program) -> list[Problem]:
     """The problems of `compose` about keys alone: keys that verl does not have, and keys that it does not read."""
     return [problem for problem in _apply_all(words, program)[-1].problems if problem.code == "unknown-setting"]
@@ -232,7 +232,7 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     if similar := completions[0] if len(completions) == 1 else nearest(last, siblings, cutoff=0.75):
         return f"{section}.{similar}".lstrip(".")
     same_name = [name for name in known if name.rpartition(".")[2] == last]
-    if section:  # `model.path` is not that of `model_engine`
+    if section:  # `model.path` does not mean a key of `model_engine`
         same_name = [name for name in same_name if name.partition(".")[0] == key.partition(".")[0]]
     return same_name[0] if len(same_name) == 1 else nearest(key, known, cutoff=0.85)
 
@@ -251,7 +251,7 @@ def _check_is_read(override: Override, base: dict[str, Any]) -> tuple[Problem | 
     if (read_key := names.read_key(key)) is not None:
         fix = f"use {read_key}" if read_key else "leave it out"
         problem = Problem(key, "composes, but main_ppo does not read it", fix, "unknown-setting")
-        unset = value in (None, False) and not (read_key and _is_free(read_key))  # a place of which verl has no default
+        unset = value in (None, False) and not (read_key and _is_free(read_key))  # a free key has no default
         unchanged = unset or (not isinstance(value, dict) and value == at(base, read_key))
         return (None, problem) if unchanged else (problem, None)
     if at(base, key, _MISSING) is not _MISSING or _is_free(key):

@@ -13,7 +13,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MODEL = "actor_rollout_ref.model"
 MISSING = "???"
-"""What Hydra has where a value must be given."""
+"""Hydra's mark for a value that must be given."""
 SHARDED = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 """Megatron's sizes, whose product is the number of GPUs that hold one copy of the model."""
 

@@ -58,7 +58,7 @@ class Package:
 @dataclass(frozen=True)
 class RuleTable:
     sizes: Sequence[RuleRow]
-    """Those that everything else is divided by."""
+    """Rules on the sizes that everything else is divided by."""
     settings: Sequence[RuleRow]
     packages: Sequence[Package]
     sources: Sequence[str]
@@ -124,8 +124,8 @@ def meets(value: Any, condition: Any, config: dict[str, Any]) -> bool:
         return _is_number(value) and _is_number(bound) and bool(COMPARED[sign](value, bound))
     if sign == "~":
         return value is not None and re.search(operand, short_repr(value, 10_000)) is not None
-    named = {"set": is_set(value), "unset": not is_set(value), "always": True}
-    return named.get(condition, value == condition)
+    keywords = {"set": is_set(value), "unset": not is_set(value), "always": True}
+    return keywords.get(condition, value == condition)
 
 
 def _is_number(value: Any) -> bool:

@@ -193,7 +193,7 @@ class VllmSampler(Colocated):
         if hardware.is_cpu:
             variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else all processes compute on the same cores
         if self.eager(hardware) and hardware.is_cpu:
-            variables["TORCH_COMPILE_DISABLE"] = "1"  # single helpers would be compiled all the same
+            variables["TORCH_COMPILE_DISABLE"] = "1"  # some functions would still be compiled
         return variables
 
     def eager(self, hardware: Hardware) -> bool:

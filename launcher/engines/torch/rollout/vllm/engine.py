@@ -50,7 +50,7 @@ class VllmModel:
         """Raises `Problems` where they do not match vLLM's model."""
         try:
             (missing,) = self.llm.apply_model(partial(_load_weights, weights=weights))
-        except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
+        except (KeyError, ValueError) as error:  # vLLM has no such weight, or one of another shape
             got = f"vLLM does not take {self.name}'s weights: {error_message(error)}"
             raise Problems(_unsupported(got)) from error
         if missing:
@@ -102,7 +102,7 @@ class ColocatedVllmGenerator(Generator):
     def current_weights(self) -> Iterator[Mapping[str, float]]:
         began = time.perf_counter()
         if self.copy.sleeps:
-            torch.cuda.empty_cache()  # what the trainer has freed, vLLM may take
+            torch.cuda.empty_cache()  # so that vLLM can take what the trainer has freed
         self.copy.wake("weights")
         if self.loaded != self.model.version:
             self.copy.load_weights(self.exported)
@@ -172,7 +172,7 @@ def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescriptio
                 enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=sleeps,
                 gpu_memory_utilization=sampler.share, kv_cache_memory_bytes=description.cache,
                 tensor_parallel_size=team,
-                disable_custom_all_reduce=torch.cuda.device_count() < team,  # that looks at the others' GPUs
+                disable_custom_all_reduce=torch.cuda.device_count() < team,  # it accesses other ranks' GPUs
                 distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
                 **(_prefill_options(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip

@@ -105,7 +105,7 @@ class Link:
                 bundle, nbytes = {}, 0
         self._send_bundle(bundle)
         if bundle:
-            self._send_bundle({})  # no more
+            self._send_bundle({})  # ends the weights
 
     def _send_bundle(self, bundle: Mapping[str, Tensor]) -> None:
         headers = [(name, str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in bundle.items()]

@@ -62,7 +62,7 @@ class RemoteVllmGenerator(Generator):
             if world.RANK == 0:
                 self.link.send_weights(self.exported)
             else:
-                for _ in self.exported:  # a part of every tensor may be here
+                for _ in self.exported:  # gathering a sharded tensor is collective
                     pass
             self._check_replies()
             self.sent = self.model.version
