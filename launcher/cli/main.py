@@ -99,7 +99,7 @@ COMMANDS = (
     CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster.", MACHINES),
     CommandEntry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines.", MACHINES),
 )  # fmt: skip
-"""In the order and under the headings of the help."""
+"""All commands, in the order and under the headings of the help."""
 
 
 def choose_markup() -> Markup:

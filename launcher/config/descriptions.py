@@ -30,7 +30,7 @@ from launcher.spec.run import RunSpec
 
 @dataclass(frozen=True)
 class Shape:
-    """What a value has to be."""
+    """Type, range and choices of a setting's value."""
 
     kind: str
     """`int`, `float or null`, `list[str]`, `one of`."""
@@ -46,7 +46,7 @@ class Setting:
     """One row of a table of settings."""
 
     name: str
-    """As it is written on the command line: `trainer.save_freq`."""
+    """The full name, as it is written on the command line: `trainer.save_freq`."""
     shape: Shape
     required: bool
     default: Any

@@ -214,7 +214,7 @@ def _reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:
         if not isinstance(target.get(part), dict):
             return
         if not isinstance(value, Mapping) or not isinstance(value.get(part), Mapping):
-            last = part  # the source has one value there, or none
+            last = part  # the source has no mapping there: take its value, or none
             break
         target, value = target[part], value[part]
     if isinstance(value, Mapping) and last in value:
@@ -231,7 +231,7 @@ def _try_build(node: Mapping[str, Any]) -> RunSpec | list[Problem]:
 
 
 def _settings_of(problem: Problem, typed: Sequence[str]) -> list[str]:
-    is_group = "." not in problem.where  # of its settings only one may be at fault
+    is_group = "." not in problem.where  # which of its settings is at fault is not known
     related = [key for key in typed if _related(problem.where, key) and not (is_group and key != problem.where)]
     return related or [key for key in typed if key in problem.about]
 

@@ -1,4 +1,4 @@
-"""What differs: of a run from the defaults, and of two runs, recipes or lists of overrides from each other."""
+"""Differences of a run from the defaults, and between two runs, recipes or lists of overrides."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class DiffRow:
-    """What differs at one place."""
+    """One difference between two sides: a setting, or a group whose class differs."""
 
     name: str
     cells: tuple[Cell | None, Cell | None]
@@ -150,8 +150,8 @@ def _cell_text(cell: Cell | None) -> str | None:
 
 
 def side(text: str, find_run: Callable[[str], RunFiles], config_dir: Path | None = None) -> Side:
-    """What `text` means: overrides, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. `find_run` raises `Problems` where
-    there is none. Raises `Problems`."""
+    """The side that `text` names: overrides, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. Raises `Problems`, as does
+    `find_run` where there is no such run."""
     if "=" in text or len(text.split()) != 1:
         return _side_of_words(text, config_dir)
     plain = text.partition("#")[0]
@@ -222,7 +222,7 @@ def _read_words(words: Path) -> list[str]:
 def _still_holds(text: str, leaf: Leaf) -> bool:
     """Whether the word still holds: overrides of `--resume` may have changed the value since."""
     with suppress(ValueError):
-        return bool(float(text) == leaf.value)  # 1e-3 is a number of Hydra's, and none of YAML's
+        return bool(float(text) == leaf.value)  # Hydra reads 1e-3 as a number, YAML as a text
     with suppress(yaml.YAMLError, ValueError):
         return bool(parse_yaml(text) == leaf.value)
     return False

@@ -31,19 +31,19 @@ def check(overrides: Sequence[str]) -> None:
 def separate(overrides: Sequence[str]) -> tuple[list[str], list[Problem]]:
     """The overrides that can be read, and a problem for each of the others, which would take minutes. Registers values
     of settings with the name of a secret for redaction, as even a refused one must not be shown."""
-    readable, found = list[str](), list[Problem]()
+    readable, problems = list[str](), list[Problem]()
     if len(overrides) > WORDS:
         fix = f"use at most {WORDS}, and a file in --config-dir for more"
-        found.append(Problem("", f"got {len(overrides):,} arguments", fix))
+        problems.append(Problem("", f"got {len(overrides):,} arguments", fix))
     for word in overrides[:WORDS]:
         if len(word) <= LONGEST:
             _register_secrets(word)
         shown = word if len(word) <= LONGEST else word.partition("=")[0]  # the value may be a secret
-        if problems := size_problems(short_repr(shown, 40), word):
-            found += problems
+        if too_large := size_problems(short_repr(shown, 40), word):
+            problems += too_large
         else:
             readable.append(word)
-    return readable, found
+    return readable, problems
 
 
 def size_problems(where: str, word: str) -> list[Problem]:
@@ -71,7 +71,7 @@ def _register_secrets(word: str) -> None:
     for password in passwords_in_urls(word):
         register_secret(password)
     key, _, value = word.partition("=")
-    if is_secret_name(key.rpartition(".")[2]):  # also where the value cannot be parsed
+    if is_secret_name(key.rpartition(".")[2]):  # even a value that cannot be parsed is registered
         for text in [value, value.strip(), *_PIECE.findall(value)[:PIECES]]:
             register_secret(text)
     for match in _PAIR.finditer(word):
@@ -84,7 +84,7 @@ def secrets_in_run(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
     `named` already has problems with are left out."""
     reported = {place for problem in named for place in _with_parents(problem.where)}
     problems = []
-    for path, value in walk(node, dot="\0"):  # a key may have a dot of its own
+    for path, value in walk(node, dot="\0"):  # joined by NUL, as a key may contain a dot
         parts = path.split("\0")
         place = ".".join(parts)
         if reported & {*_with_parents(place)} - {place.partition(".")[0]}:

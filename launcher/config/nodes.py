@@ -61,7 +61,7 @@ def owner(node: Any, name: str) -> tuple[type, str]:
         declared = fields_of(cls).get(key) if below.startswith(f"{key}.") else None
         inner = settings_class(declared.annotation) if declared else None
         if target and noun and isinstance(noun.annotation, type):
-            with suppress(ValueError):  # the group takes no _target_
+            with suppress(ValueError):  # the value of _target_ is not a class of this group
                 inner = locate(str(target), noun.annotation)
         if inner:
             cls, below = inner, ".".join(keys[depth:])

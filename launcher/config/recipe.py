@@ -87,15 +87,15 @@ def one(name: str) -> Command:
     """The command that `name` means. Raises `Problems` where there is none, or more than one."""
     plain, _, number = name.partition("#")
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
-    found = commands(path)
-    if not found:
+    runs = commands(path)
+    if not runs:
         raise Problems(Problem(name, "has no rlrun train", "use a script with one", "not-found"))
-    which = found[0].name + (f" to #{len(found)}" if len(found) > 1 else "")
-    if not number and len(found) > 1:
-        raise Problems(Problem(name, f"has {len(found)} runs", f"use {which}"))
-    if number and number not in map(str, range(1, len(found) + 1)):
-        raise Problems(Problem(shortened(name), f"has no run #{shortened(number)}", f"use {which}", "not-found"))
-    return found[int(number or 1) - 1]
+    valid = runs[0].name + (f" to #{len(runs)}" if len(runs) > 1 else "")
+    if not number and len(runs) > 1:
+        raise Problems(Problem(name, f"has {len(runs)} runs", f"use {valid}"))
+    if number and number not in map(str, range(1, len(runs) + 1)):
+        raise Problems(Problem(shortened(name), f"has no run #{shortened(number)}", f"use {valid}", "not-found"))
+    return runs[int(number or 1) - 1]
 
 
 def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Command]:
@@ -136,15 +136,15 @@ def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], 
             notes.append(f"{where}: {word} stands here as {text}; only a running shell knows it")
         overrides.append(SourcedOverride(text, where, "recipe"))
     own_overrides = [one for one in overrides if one.text != _MARKER]
-    arguments, config_dir, others = options_apart(own_overrides)
-    notes += [f"{name}: {option} is left out; it is not an override" for option in others]
+    arguments, config_dir, other_options = options_apart(own_overrides)
+    notes += [f"{name}: {option} is left out; it is not an override" for option in other_options]
     return Command(name, RunRequest(arguments, config_dir, tuple(notes)), len(own_overrides) < len(overrides))
 
 
 def options_apart(overrides: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:
     """The overrides; the folder that `--config-dir` names; the other options, with their values where these are no
     secrets."""
-    arguments, config_dir, others = list[SourcedOverride](), None, list[str]()
+    arguments, config_dir, other_options = list[SourcedOverride](), None, list[str]()
     words = iter(overrides)
     for word in words:
         option, _, value = word.text.partition("=")
@@ -156,5 +156,5 @@ def options_apart(overrides: Sequence[SourcedOverride]) -> tuple[list[SourcedOve
         if option == "--config-dir":
             config_dir = Path(value)
         else:
-            others.append(option if is_secret_name(option) else f"{option} {value}".strip())
-    return arguments, config_dir, others
+            other_options.append(option if is_secret_name(option) else f"{option} {value}".strip())
+    return arguments, config_dir, other_options

@@ -96,10 +96,10 @@ def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Re
     from launcher.config import diagnose  # noqa: PLC0415
     from launcher.config import translate as others  # noqa: PLC0415
 
-    if translate and (ours := others.translated(replace(by, config_dir=config_dir), accepted)):
-        found = _resolve(ours.request, find_run, translate=False)
-        problems = [*ours.problems, *map(ours.named, found.problems)]
-        return replace(found, problems=list(dict.fromkeys(problems)), taken=ours.taken)
+    if translate and (translation := others.translated(replace(by, config_dir=config_dir), accepted)):
+        found = _resolve(translation.request, find_run, translate=False)
+        problems = [*translation.problems, *map(translation.named, found.problems)]
+        return replace(found, problems=list(dict.fromkeys(problems)), taken=translation.taken)
     run, problems, ignored = diagnose.diagnose(arguments, composed, problems, config_dir)
     return replace(found, run=run, problems=problems, ignored=ignored)
 

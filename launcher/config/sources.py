@@ -1,8 +1,8 @@
 """What Hydra may read: config files of limited size, and the environment variables of a list.
 
 OmegaConf's other resolvers stay: they compute values from values and reach nothing outside the config (`oc.select`,
-`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. The expanded size of all
-interpolations is limited, too: `${b}${b}`, nested thirty times, is a gigabyte.
+`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. The number of values that
+interpolations expand to is limited, too: `${b}${b}`, nested thirty times, is a gigabyte.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _is_in_config(name: str, places: Mapping[str, str]) -> bool:
 
 def _check_expansion(texts: Mapping[str, str]) -> None:
     """Raises `Problems` where the unresolved interpolations of a config would expand to more than VALUES."""
-    if found := [problem for name, text in texts.items() if "${" in text for problem in size_problems(name, text)]:
-        raise Problems(found)
+    if problems := [problem for name, text in texts.items() if "${" in text for problem in size_problems(name, text)]:
+        raise Problems(problems)
     weights: dict[str, int] = {}
 
     def weight(place: str, above: tuple[str, ...]) -> int:
@@ -135,8 +135,8 @@ def _check_expansion(texts: Mapping[str, str]) -> None:
             raise Problems(Problem(place, "stands within itself", "use a value"))
         if place not in weights:
             inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
-            references = [named for name in inner for named in _named_settings(texts[name], name, texts)]
-            weights[place] = len(inner) + sum(weight(named, (*above, place)) for named in references)
+            references = [reference for name in inner for reference in _named_settings(texts[name], name, texts)]
+            weights[place] = len(inner) + sum(weight(reference, (*above, place)) for reference in references)
             if weights[place] > VALUES:
                 raise Problems(Problem(place, f"stands for more than {VALUES:,} values", "use fewer"))
         return weights[place]

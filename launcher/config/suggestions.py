@@ -88,7 +88,7 @@ class Suggester:
 
     def _suggest_translation(self, one: Unknown) -> Suggestion | None:
         name, meanings = table().find(one.plain if one.plain in table().named else one.plain.lower())
-        is_ours = one.plain in self.holders and not self._has(one.plain)  # of another choice than this run's
+        is_ours = one.plain in self.holders and not self._has(one.plain)  # a setting of another choice
         if name != one.plain and (name in self.holders or (is_ours and not any(map(self.fits, meanings)))):
             return None
         return self._suggest_meaning(one, name, meanings) if meanings else None
@@ -110,7 +110,7 @@ class Suggester:
             return self._suggest(one, f"did you mean {shell_text(meant)}?", got, () if lacking else meant)
         choices_note = f"of {lacking.partition('.')[0]}={shown(self.holders.get(lacking, ()))}" * bool(lacking)
         note = "; ".join(filter(None, (meaning.note, choices_note)))
-        is_typed = not lacking and is_complete(meant) and "{}" in (meaning.use or "{}")  # others are examples
+        is_typed = not lacking and is_complete(meant) and "{}" in (meaning.use or "{}")  # other uses are only examples
         fix = f"use {shell_text(meant)} ({note})" if note else f"use {shell_text(meant)}"
         return self._suggest(one, fix, got, meant if is_typed else (), certain=meant == words)
 
@@ -195,7 +195,7 @@ class Suggester:
         if setting := next(filter(self._has, same_leaf), ""):
             got = "arguments have no dashes" if one.dashes and one.plain == setting else ""
             is_group = place in ("", *groups, *SECTIONS) or has_setting(self.node, place)
-            if not is_group and not nearest(place, groups, cutoff=0.75):  # below something else, such as validation
+            if not is_group and not nearest(place, groups, cutoff=0.75):  # an unknown section, such as validation
                 return self._suggest(one, f"did you mean {setting}?")
             words = [f"{setting}={readable(one.value)}"]
             return self._suggest(one, f"use {shell_text(words)}", got, words, certain=True)

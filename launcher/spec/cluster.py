@@ -61,7 +61,7 @@ class Job(Protocol):
         """Whole lines that rank 0 has written since the last call."""
 
     def exit_code(self) -> int | None:
-        """None while any process runs; then 0, or the first failure (negative: the signal that killed it)."""
+        """None while any process runs; then 0, or the first failure's code (negative: the signal that killed it)."""
 
     def failed_rank(self) -> int | None:
         """Rank of the `first_failure`."""

@@ -48,7 +48,7 @@ class RunFacts:
     """What a plan knows of a run before the start; None where something is not known."""
 
     folder: Path
-    """Where the run's folder would be."""
+    """Path that the run's folder will have."""
     here: bool
     """Whether the run is to start on this machine, so that what is missing here is a failure."""
     val_rows: int | None = None
@@ -143,8 +143,8 @@ class Engine(ABC):
         """
         name, engine, found = type(algorithm).__name__, type(self).__name__, list[Problem]()
         about = ("engine",)
-        if lacking := sorted(algorithm.needs - self.computes):
-            got = f"{name} needs {', '.join(lacking)}, which {engine} does not compute"
+        if missing := sorted(algorithm.needs - self.computes):
+            got = f"{name} needs {', '.join(missing)}, which {engine} does not compute"
             found.append(
                 Problem("algorithm", got, _one_of("one that needs only", self.computes), "not-supported", about)
             )

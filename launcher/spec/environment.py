@@ -99,7 +99,7 @@ class Final:
     """The environment's judgement of a whole episode."""
 
     reward: float | None = None
-    """None where the run's reward scores the last answer."""
+    """The episode's score; None where the run's reward scores the last answer."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Part of the reward -> its value."""
     facts: Mapping[str, float] = field(default_factory=dict)
@@ -164,8 +164,8 @@ class Sessions(ABC):
         """End all processes."""
 
     def starve(self) -> None:  # noqa: B027  not every environment can be starved
-        """From now on no file and no connection can be opened where its episodes run: what depends on one must end
-        with a fault."""
+        """From now on let no file and no connection be opened where episodes run; those that need one must end with a
+        fault. `rlrun env check` uses it."""
 
     def holds(self) -> Mapping[str, int]:
         """Resources of its processes: `bytes` of memory, open `files`, `threads` and `children`; empty if unknown."""

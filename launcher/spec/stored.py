@@ -106,5 +106,5 @@ def read_prepared(folder: Path) -> Prepared | None:
 
 def read_run(folder: Path) -> RunSpec:
     """The run in `folder` as its processes read it. Raises like `from_yaml` and `read_prepared`."""
-    run, found = from_yaml(read_file(folder / SPEC).decode()), read_prepared(folder)
-    return found.applied_to(run) if found else run
+    run, prepared = from_yaml(read_file(folder / SPEC).decode()), read_prepared(folder)
+    return prepared.applied_to(run) if prepared else run

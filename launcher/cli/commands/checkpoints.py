@@ -62,10 +62,10 @@ def of_run(
     """What is exported is a plain model folder. RUN may be a folder of checkpoints that verl wrote; repair makes its
     tracker file name the newest complete one.
     """
-    given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
+    options = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
              "--best": best, "--newest": newest, "--merge": fold, "--base": base, "--python": python}  # fmt: skip
     action, name = _read_words(words)
-    _check_options(action, [option for option, value in given.items() if value])
+    _check_options(action, [option for option, value in options.items() if value])
     if verl_checkpoints.is_folder(name):
         return verl_checkpoints.answer(action, Path(name).expanduser(), step, folder, python)
     if action == "repair" or python:
@@ -74,16 +74,16 @@ def of_run(
     run = store.find(name, root)
     if action == "list":
         with err.status("hashing"):
-            found = keeping.kept(run, metric, verify=verify)
+            listed = keeping.kept(run, metric, verify=verify)
         aside = checkpoints.set_aside(run.checkpoints)
         nodes = [{"step": step, "path": path, "set_aside": True} for step, path in aside]
-        return CommandAnswer([*(each.node for each in found), *nodes], lambda: _say_checkpoints(run, found, aside))
+        return CommandAnswer([*(each.node for each in listed), *nodes], lambda: _say_checkpoints(run, listed, aside))
     if action == "best":
         chosen = keeping.best(run, metric)
         return CommandAnswer(chosen.node, lambda: typer.echo(os.fspath(chosen.path)))
     target = _check_export(to, folder, [step is not None, best, newest], metric if not best else None)
-    kept = keeping.of_step(run, step) if step is not None else None
-    return _export(run, kept or (keeping.best(run, metric) if best else keeping.newest(run)), target, fold, base)
+    checkpoint = keeping.of_step(run, step) if step is not None else None
+    return _export(run, checkpoint or (keeping.best(run, metric) if best else keeping.newest(run)), target, fold, base)
 
 
 def _check_options(action: str, given: list[str]) -> None:

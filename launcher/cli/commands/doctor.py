@@ -46,12 +46,12 @@ def doctor(
         remote.become(address, words, out.width)
     with progress_line() as tell:
         if nodes:
-            found = list(remote_probe.examined(address, root, wait_s, tell))
+            node_results = list(remote_probe.examined(address, root, wait_s, tell))
         else:
-            found = [("this machine", result) for result in probe.check_this_machine(root, tell)]
-    ok = not any_failed(result for _, result in found)
-    results = [{"node": node, **asdict(result)} for node, result in found]
-    return CommandAnswer({"ok": ok, "results": results}, lambda: _say_results(found), exit_code=int(not ok))
+            node_results = [("this machine", result) for result in probe.check_this_machine(root, tell)]
+    ok = not any_failed(result for _, result in node_results)
+    results = [{"node": node, **asdict(result)} for node, result in node_results]
+    return CommandAnswer({"ok": ok, "results": results}, lambda: _say_results(node_results), exit_code=int(not ok))
 
 
 def _say_results(node_results: list[tuple[str, CheckResult]]) -> None:

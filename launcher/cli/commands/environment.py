@@ -39,11 +39,11 @@ def check(
 
     Exit code 0 when a run can train in it, 1 when it should not, 2 for invalid input.
     """
-    given = overrides or []
-    named = {word.partition("=")[0] for word in given}
-    for word in given:
+    typed = overrides or []
+    named = {word.partition("=")[0] for word in typed}
+    for word in typed:
         named |= chosen_also({"environment": parse(word)}, config_dir) if word.startswith("environment=") else set()
-    run = resolve([*(f"{group}={name}" for group, name in DEFAULTS.items() if group not in named), *given], config_dir)
+    run = resolve([*(f"{group}={name}" for group, name in DEFAULTS.items() if group not in named), *typed], config_dir)
     if not run.environment.several_turns:
         raise Problems(Problem("environment", "has one turn, so there is nothing to try", "use environment=python"))
     context = Context(run, here=False)

@@ -42,22 +42,22 @@ def metrics(
     """Logs may be of any size and still growing. The names are those of the log; --keys knows them also by the names
     that rlrun, verl and TRL have for them: reward is critic/score/mean.
     """
-    wanted = [key.strip() for key in keys.split(",") if key.strip()]
+    wanted_keys = [key.strip() for key in keys.split(",") if key.strip()]
     if as_csv and as_json:
         raise Problems(Problem("--csv", "cannot go with --json", "use one of them"))
     if step is not None and last is not None:
         raise Problems(Problem("--step", "cannot go with --last", "use one of them"))
     source = _Steps(find(name, root), last, step)
     if as_csv:
-        _print_csv(source, wanted)
+        _print_csv(source, wanted_keys)
     elif as_json:
-        _print_json(source, wanted)
+        _print_json(source, wanted_keys)
     elif step is not None:
-        _show_step(source.of_step, step, wanted)
+        _show_step(source.of_step, step, wanted_keys)
     elif last is not None:
-        _show_last(list(source), wanted)
+        _show_last(list(source), wanted_keys)
     else:
-        _show_all(source, wanted)
+        _show_all(source, wanted_keys)
 
 
 class _Steps:
@@ -101,8 +101,8 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
         columns = series.chosen_names(names, keys)
     else:
         columns = [each.name for each in series.overview(steps, []).series] or names
-    ends = accumulate(max(len(printable(name)), 10) + 2 for name in columns)
-    if out.is_terminal and (count := max(sum(end <= out.width - 8 for end in ends), 1)) < len(columns):
+    right_edges = accumulate(max(len(printable(name)), 10) + 2 for name in columns)
+    if out.is_terminal and (count := max(sum(end <= out.width - 8 for end in right_edges), 1)) < len(columns):
         if keys:
             tell(f"{len(columns) - count} more metrics do not fit beside these; --csv has all")
         columns = columns[:count]

@@ -62,15 +62,15 @@ def samples(
 
     rlrun samples RUN --step 40 --group 3
     """
-    wanted = Wanted(search, min_score, max_score, group, training)
+    criteria = Wanted(search, min_score, max_score, group, training)
     source = find(name, root)
     if evaluations:
         trend = evaluations_of(source)
         return CommandAnswer([asdict(found) for found in trend], lambda: say("\n".join(map(trend_line, trend))))
     if compare is not None:
-        pairs = compare_samples(source.events, compare, wanted)
+        pairs = compare_samples(source.events, compare, criteria)
         return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))
-    groups = answers_of(source, step, wanted)
+    groups = answers_of(source, step, criteria)
     shown = dict(list(groups.items())[:limit])
     return CommandAnswer([*chain(*shown.values())], lambda: _show_groups(shown, groups))
 

@@ -112,7 +112,7 @@ class TrainRequest:
         return run_request(self.typed, self.config_dir, self.recipe if self.resume is None else None)
 
     def page(self) -> Page:
-        """What would run here, and what would fail. Raises `Problems`."""
+        """The plan of the new or resumed run on this machine. Raises `Problems`."""
         if self.resume is None:
             return plan(self.typed, self.config_dir, recipe=self.recipe, here=True)
         resumption = start.to_resume(store.find(self.resume, self.root), self.typed, self.from_step)

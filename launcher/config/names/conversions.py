@@ -121,7 +121,7 @@ def _normalize(value: str) -> str:
 
 
 def _look_up(values: Mapping[str, str], plain: str) -> str | None:
-    last = plain if number(plain) is not None else plain.rpartition(".")[2]  # torch.bfloat16, and not 1.0
+    last = plain if number(plain) is not None else plain.rpartition(".")[2]  # of torch.bfloat16, but not of 1.0
     spellings = (plain, _ALIASES.get(plain, plain), last)
     return next((values[each] for each in spellings if each in values), None)
 

@@ -111,13 +111,13 @@ class Table:
         has no counterpart here. No meanings where no name fits, or several names of different meanings do."""
         if key in self.named:
             return key, self.named[key]
-        ends = [name for name in self.named if name.endswith(f".{key}")]
-        if len({meaning.ours or meaning.instead for name in ends for meaning in self.named[name]}) == 1:
-            return ends[0], self.named[ends[0]]
+        longer_names = [name for name in self.named if name.endswith(f".{key}")]
+        if len({meaning.ours or meaning.instead for name in longer_names for meaning in self.named[name]}) == 1:
+            return longer_names[0], self.named[longer_names[0]]
         section, _, name = key.rpartition(".")
         meanings = self.named.get(name, ())
-        if found := tuple(each for each in meanings if section in (*SECTIONS, *each.groups)):
-            return name, found
+        if matches := tuple(each for each in meanings if section in (*SECTIONS, *each.groups)):
+            return name, matches
         while section:
             if meanings := self.named.get(section, ()):
                 return section, () if any(meaning.ours for meaning in meanings) else meanings

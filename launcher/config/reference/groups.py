@@ -95,8 +95,8 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
             raise Problems(Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice"))
         add_code_dir(config_dir)
         return [_choice_section(top, _choice(top, choice, config_dir))]
-    found = list(_class_sections(top, choices(top, config_dir))) if top in known else [_plain_section(top)]
-    return _filter_sections(found, target, rest) if rest else found
+    found_sections = list(_class_sections(top, choices(top, config_dir))) if top in known else [_plain_section(top)]
+    return _filter_sections(found_sections, target, rest) if rest else found_sections
 
 
 def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) -> list[type]:
