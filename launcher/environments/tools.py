@@ -206,8 +206,8 @@ class ToolSession(Session):
             return text_of(await found, most)
 
         def called(named: dict[str, Any]) -> Any:
-            found = tool.function(**named)
-            return awaited(found) if inspect.isawaitable(found) else text_of(found, most)
+            result = tool.function(**named)
+            return awaited(result) if inspect.isawaitable(result) else text_of(result, most)
 
         return called
 

@@ -153,7 +153,7 @@ class _Worker:
                 activity.report(f"reward {self._current_line() or self.name}{row}", time.monotonic() - start)
             return receive(self.channel, deadline)
         except TimeoutError:
-            line = f" ({found})" if (found := self._current_line()) else ""
+            line = f" ({current})" if (current := self._current_line()) else ""
             self.end()
             return Late(f"took longer than {timeout_s:g} s{line}")
         except (OSError, EOFError, ValueError):

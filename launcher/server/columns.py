@@ -147,8 +147,8 @@ class _Reader:
 
     def read(self) -> Columns:
         with open_file(self.found.path) as file:
-            now = os.fstat(file.fileno())
-            if now.st_size < self.found.offset or self.found.inode not in (0, now.st_ino):
+            stat = os.fstat(file.fileno())
+            if stat.st_size < self.found.offset or self.found.inode not in (0, stat.st_ino):
                 self._reset_to(Columns(self.found.path))  # the log was replaced or truncated
             seq, offset = self.found.lines, self.found.offset
             file.seek(offset)
@@ -158,7 +158,7 @@ class _Reader:
                 self._add_line(seq, line, offset, size)
                 seq, offset = seq + 1, offset + size
         self._flush_buffers()
-        return replace(self.found, offset=offset, lines=seq, inode=now.st_ino)
+        return replace(self.found, offset=offset, lines=seq, inode=stat.st_ino)
 
     def _add_line(self, seq: int, line: bytes, offset: int, size: int) -> None:
         """Add a step's values to the columns; of any other event add the place."""

@@ -1,1 +1,1 @@
-"""What the server answers, by subject. Each module has a `router`."""
+"""The routes of the server, by subject. Each module has a `router`."""

@@ -1,4 +1,4 @@
-"""Tokens: give one out, list them, take one back. All of it wants the scope admin."""
+"""Issues, lists and revokes tokens, which requires the scope `admin`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def give_token(body: TokenBody, services: UsesServices) -> NewToken:
 @router.get("")
 def list_tokens(services: UsesServices) -> list[TokenNode]:
     """Those given out, without the tokens themselves."""
-    return [TokenNode.model_validate(each) for each in services.tokens.listed()]
+    return [TokenNode.model_validate(node) for node in services.tokens.listed()]
 
 
 @router.delete("/{id}", status_code=204, responses=declared(404))

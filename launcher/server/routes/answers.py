@@ -1,4 +1,4 @@
-"""What a run was asked and what it answered: groups of training, held-out samples, tokens, a prompt over time."""
+"""Prompts and answers of a run: training groups, held-out samples, tokens, and one prompt over the steps."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from launcher.server.values import ListPage, Number, Text
 from launcher.views.samples import Wanted, answers_of, changed_words, compare_samples
 
 router = APIRouter(prefix="/api/jobs/{uuid}", tags=["answers"], responses=declared(404, 422))
-COMPARED = 2_000  # characters of two answers whose words are compared: the effort grows with their square
-MOST_READ = 20_000  # answers that are read to say which prompts were answered at several steps
+COMPARED = 2_000  # characters of two answers whose words are compared, which takes quadratic time
+MOST_READ = 20_000  # answers that are read to find prompts with answers at several steps
 SHORT = 300  # characters of a prompt in a list
 Score = Annotated[float | None, Query(allow_inf_nan=False)]
 
@@ -152,32 +152,32 @@ def get_groups(run: UsesRun, step: StepNumber | None = None, page: PageNumber = 
     """Groups of a training step, by default of all, the latest step first."""
     places = run.columns.places_of(TrainingGroup, steps=None if step is None else [step])
     places = places[np.argsort(-places[:, 3], kind="stable")]
-    found = run.columns.read(places[(page - 1) * size : page * size], TrainingGroup)
-    items = list(map(group_summary, found))
+    groups = run.columns.read(places[(page - 1) * size : page * size], TrainingGroup)
+    items = list(map(group_summary, groups))
     return Json(page_of(items, len(places), page, size))
 
 
 @router.get("/groups/{step}/{group}", response_model=GroupAnswers)
 def get_group(run: UsesRun, step: int, group: int) -> Json:
     """One group with its answers."""
-    of = _group(run, step, group)
-    index = _tokens(run)
+    event = _find_group(run, step, group)
+    index = _token_places(run)
     answers = [
-        _answer_node(answer, tokens=index.place((step, group, place)) is not None)
-        for place, answer in enumerate(training_answers(of))
+        _answer_node(answer, tokens=index.place((step, group, number)) is not None)
+        for number, answer in enumerate(training_answers(event))
     ]
-    return Json({**group_summary(of), "ground_truth": of.ground_truth, "answers": answers})
+    return Json({**group_summary(event), "ground_truth": event.ground_truth, "answers": answers})
 
 
 @router.get("/tokens/{step}/{group}/{answer}", response_model=AnswerTokens)
 def get_tokens(run: UsesRun, step: int, group: int, answer: int) -> Json:
     """The tokens of an answer (0, 1, ...) of a group."""
-    of = _group(run, step, group)
-    found = _tokens(run).read((step, group, answer)) if 0 <= answer < len(of.responses) else None
-    if found is None:
+    event = _find_group(run, step, group)
+    tokens = _token_places(run).read((step, group, answer)) if 0 <= answer < len(event.responses) else None
+    if tokens is None:
         got = f"{NAME} has no tokens of answer {answer} of group {group} at step {step}"
         raise Problems(Problem("tokens", got, "an answer of which `tokens` is true has some", "not-found"))
-    return Json({"tokens": found})
+    return Json({"tokens": tokens})
 
 
 @router.get("/samples", response_model=list[dict[str, Any]])
@@ -196,13 +196,13 @@ def get_samples(
     """What `rlrun samples --json` prints; `wrong` are answers with a score of 0 or less."""
     least = -math.inf if min_score is None else min_score
     most = max_score if max_score is not None else 0.0 if wrong else math.inf
-    wanted = Wanted(search, least, most, group, training)
+    filters = Wanted(search, least, most, group, training)
     if changed:
         first, second = map(int, changed.split(","))
         source = run.source(Sample, TrainingGroup, steps=(first, second))
-        return Json([pair.node for pair in compare_samples(source.events, (first, second), wanted)[:limit]])
-    source = run.source(Sample, TrainingGroup, Loaded, steps=_steps(run, step, wanted))
-    return Json([*chain(*list(answers_of(source, step, wanted).values())[:limit])])
+        return Json([pair.node for pair in compare_samples(source.events, (first, second), filters)[:limit]])
+    source = run.source(Sample, TrainingGroup, Loaded, steps=_steps_to_read(run, step, filters))
+    return Json([*chain(*list(answers_of(source, step, filters).values())[:limit])])
 
 
 @router.get("/prompts", response_model=PromptPage)
@@ -211,20 +211,20 @@ def get_prompts(run: UsesRun, page: PageNumber = 1, size: PageSize = 50) -> Json
     places = run.columns.places_of(Sample, TrainingGroup)
     rows = dict[tuple[bool, str], dict[str, Any]]()
     means = dict[tuple[bool, str], dict[int, list[float]]]()
-    for event in _answers(run, places):
+    for event in _read_answers(run, places):
         key = isinstance(event, TrainingGroup), prompt_digest(event.prompt, event.ground_truth)
         rows.setdefault(key, {"digest": key[1], "kind": "training" if key[0] else "held out",
                               "data_source": event.data_source, "prompt": event.prompt[:SHORT]})  # fmt: skip
         scores = event.scores if isinstance(event, TrainingGroup) else (event.value,)
         means.setdefault(key, {}).setdefault(event.step, []).extend(scores)
-    found = []
+    results = []
     for key, by_step in means.items():
         if len(by_step) > 1:
             steps = sorted(by_step)
-            found.append({**rows[key], "steps": steps, "scores": [_mean(by_step[step]) for step in steps]})
-    found.sort(key=lambda row: -abs((row["scores"][-1] or 0.0) - (row["scores"][0] or 0.0)))
-    part = found[(page - 1) * size : page * size]
-    return Json({**page_of(part, len(found), page, size), "complete": len(places) <= MOST_READ})
+            results.append({**rows[key], "steps": steps, "scores": [_mean(by_step[step]) for step in steps]})
+    results.sort(key=lambda row: -abs((row["scores"][-1] or 0.0) - (row["scores"][0] or 0.0)))
+    page_rows = results[(page - 1) * size : page * size]
+    return Json({**page_of(page_rows, len(results), page, size), "complete": len(places) <= MOST_READ})
 
 
 @router.get("/prompts/{digest}", response_model=PromptOverTime)
@@ -232,50 +232,50 @@ def get_prompt(
     run: UsesRun, digest: str, steps: Annotated[str, Query(pattern=r"^(\d{1,15}(,\d{1,15}){0,19})?$")] = ""
 ) -> Json:
     """The answers to one prompt at these steps, by default at the first and the last that have any."""
-    wanted = set(map(int, steps.split(","))) if steps else None
-    places = run.columns.places_of(Sample, TrainingGroup, steps=wanted)
-    found = dict[int, list[Sample]]()
-    for event in _answers(run, places):
+    chosen_steps = set(map(int, steps.split(","))) if steps else None
+    places = run.columns.places_of(Sample, TrainingGroup, steps=chosen_steps)
+    by_step = dict[int, list[Sample]]()
+    for event in _read_answers(run, places):
         if prompt_digest(event.prompt, event.ground_truth) == digest:
             answers = training_answers(event) if isinstance(event, TrainingGroup) else [event]
-            found.setdefault(event.step, []).extend(answers)
-    if not found:
+            by_step.setdefault(event.step, []).extend(answers)
+    if not by_step:
         got = f"no answer to the prompt {short_repr(digest)}" + (f" at steps {steps}" if steps else "")
         raise Problems(Problem("prompt", got, "prompts lists those that were answered at several steps", "not-found"))
-    order = sorted(found) if wanted else sorted({min(found), max(found)})
-    before, after = found[order[0]][0], found[order[-1]][0]
-    differences = changed_words(before.response[:COMPARED], after.response[:COMPARED]) if len(order) > 1 else ()
+    order = sorted(by_step) if chosen_steps else sorted({min(by_step), max(by_step)})
+    first, last = by_step[order[0]][0], by_step[order[-1]][0]
+    differences = changed_words(first.response[:COMPARED], last.response[:COMPARED]) if len(order) > 1 else ()
     return Json({
-        "digest": digest, "data_source": after.data_source, "prompt": after.prompt, "ground_truth": after.ground_truth,
-        "steps": [{"step": step, "answers": [_answer_node(each) for each in found[step]]} for step in order],
+        "digest": digest, "data_source": last.data_source, "prompt": last.prompt, "ground_truth": last.ground_truth,
+        "steps": [{"step": step, "answers": [_answer_node(answer) for answer in by_step[step]]} for step in order],
         "changed": [{"what": what, "words": words} for what, words in differences],
     })  # fmt: skip
 
 
-def _answers(run: ReadRun, places: Ints) -> Iterator[Sample | TrainingGroup]:
-    """At most so many, the latest."""
+def _read_answers(run: ReadRun, places: Ints) -> Iterator[Sample | TrainingGroup]:
+    """The events at these places, at most the last MOST_READ."""
     return run.columns.read(places[-MOST_READ:], Sample, TrainingGroup)
 
 
-def _steps(run: ReadRun, step: int | None, wanted: Wanted) -> list[int]:
-    """The only steps whose answers are looked at; empty for all."""
+def _steps_to_read(run: ReadRun, step: int | None, wanted: Wanted) -> list[int]:
+    """The steps whose answers have to be read; empty for all."""
     if step is not None or not wanted.any:
         return [] if step is None else [step]
     places = (run.columns.places_of(kind) for kind in (Sample, TrainingGroup))
-    return [int(found[-1, 3]) for found in places if len(found)]
+    return [int(rows[-1, 3]) for rows in places if len(rows)]
 
 
-def _group(run: ReadRun, step: int, group: int) -> TrainingGroup:
-    """The last of that number. Raises `Problems`."""
-    found = list(run.columns.events(TrainingGroup, steps=[step]))
-    if mine := [event for event in found if event.group == group]:
-        return mine[-1]
-    known = ", ".join(str(event.group) for event in found)
+def _find_group(run: ReadRun, step: int, group: int) -> TrainingGroup:
+    """The last event of this group. Raises `Problems` where there is none."""
+    groups = list(run.columns.events(TrainingGroup, steps=[step]))
+    if matches := [event for event in groups if event.group == group]:
+        return matches[-1]
+    known = ", ".join(str(event.group) for event in groups)
     fix = f"step {step} has the groups {known}" if known else "groups lists those that were logged: trainer.log_groups"
     raise Problems(Problem(f"group {group}", f"none of step {step} is logged", fix, "not-found"))
 
 
-def _tokens(run: ReadRun) -> TokenPlaces:
+def _token_places(run: ReadRun) -> TokenPlaces:
     file = run.folder.path / NAME
     return run.services.logs.now(TokenPlaces(run.inside(file))) if file.is_file() else TokenPlaces(file)
 

@@ -1,4 +1,4 @@
-"""The application: its parts, the routes that use them, and what stands before all of them."""
+"""The ASGI application: its services, its routes, and the guard before all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
 ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, access, health, page)
-"""Modules with a `router`, in the order in which they are asked."""
+"""Modules with a `router`, in matching order."""
 ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
 
 Errors are problem documents (RFC 9457). Where the server wants a token, send `Authorization: Bearer TOKEN`; its scope
@@ -45,25 +45,25 @@ is `read`, `launch` (which is running code on the server's machine) or `admin`."
 
 
 class Application(FastAPI):
-    """FastAPI within a `Guard`, which also sees the answers to faults."""
+    """FastAPI inside of a `Guard`, which thereby also handles the responses to faults."""
 
     def build_middleware_stack(self) -> ASGIApp:
         services: Services = self.state.services
         return Guard(super().build_middleware_stack(), services.tokens, names_of(services.settings.host))
 
     def openapi(self) -> dict[str, Any]:
-        """With the media type that problem documents have, and the token."""
+        """The schema, with the media type of problem documents and the bearer token."""
         if self.openapi_schema is None:
-            found = super().openapi()
-            found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            found["security"] = [{}, {"token": []}]
-            operations = (each for path in found["paths"].values() for each in path.values())
-            for response in (answer for one in operations for answer in one["responses"].items()):
-                _as_problem(*response)
+            schema = super().openapi()
+            schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{}, {"token": []}]
+            operations = (operation for path in schema["paths"].values() for operation in path.values())
+            for response in (answer for operation in operations for answer in operation["responses"].items()):
+                _set_problem_type(*response)
         return super().openapi()
 
 
-def _as_problem(status: str, response: dict[str, Any]) -> None:
+def _set_problem_type(status: str, response: dict[str, Any]) -> None:
     if status >= "400" and "application/json" in response.get("content", {}):
         response["content"] = {MEDIA: response["content"].pop("application/json")}
 

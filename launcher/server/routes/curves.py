@@ -1,4 +1,4 @@
-"""Metrics of a run: the numbers themselves, and curves of them."""
+"""Metrics of a run: all values, and curves downsampled for a screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.server.routes.answers import GroupSummary, group_summary
 from launcher.server.values import Number
 
 router = APIRouter(prefix="/api/jobs/{uuid}", tags=["metrics"], responses=declared(404, 422))
-BLOCK = 500  # steps that are written at once
+BLOCK = 500  # steps in one chunk of the response
 Names = Annotated[
     list[str], Query(description="Names, patterns or other spellings, also several in one text with commas between.")
 ]
@@ -76,16 +76,16 @@ class StepFacts(BaseModel):
 @router.get("/metrics", response_model=list[MetricRow])
 def get_metrics(run: UsesRun, names: Names = [], first: From = None, last: To = None) -> Response:  # noqa: B006
     """A row for each step, as `rlrun metrics --json` has it, and the documents' words beside."""
-    of = run.columns
-    wanted, rows = wanted_names(of, names), of.rows_between(first, last)
+    columns = run.columns
+    selected, rows = wanted_names(columns, names), columns.rows_between(first, last)
 
     def blocks() -> Iterator[bytes]:
-        before = b"["
+        separator = b"["
         for begin in range(0, rows.size, BLOCK):
-            nodes = metric_nodes(of, wanted, rows[begin : begin + BLOCK])
-            yield before + orjson.dumps(nodes)[1:-1]
-            before = b","
-        yield b"[]" if before == b"[" else b"]"
+            nodes = metric_nodes(columns, selected, rows[begin : begin + BLOCK])
+            yield separator + orjson.dumps(nodes)[1:-1]
+            separator = b","
+        yield b"[]" if separator == b"[" else b"]"
 
     return StreamingResponse(blocks(), media_type="application/json")
 
@@ -106,19 +106,19 @@ def get_curves(
     x: Axis = "step",
 ) -> Response:
     """Metrics in at most so many points, of which none hides an extreme: without names all, so choose."""
-    of = run.columns
-    at = axis(of, x)
-    found = {name: curve(of.series[name], at, first, last, buckets).node for name in wanted_names(of, names)}
-    return Response(orjson.dumps({"x": x, "seq": of.lines - 1, "curves": found}), media_type="application/json")
+    table = run.columns
+    at = axis(table, x)
+    curves = {name: curve(table.series[name], at, first, last, buckets).node for name in wanted_names(table, names)}
+    return Response(orjson.dumps({"x": x, "seq": table.lines - 1, "curves": curves}), media_type="application/json")
 
 
 @router.get("/steps/{step}", response_model=StepFacts)
 def get_step(run: UsesRun, step: int) -> Json:
     """All that is known of one step."""
     metrics = run.metrics_of(step)
-    groups = [group_summary(each) for each in run.columns.events(TrainingGroup, steps=[step])]
-    kept = run.columns.places_of(TrainingGroup)[:, 3].tolist()
+    groups = [group_summary(event) for event in run.columns.events(TrainingGroup, steps=[step])]
+    group_steps = run.columns.places_of(TrainingGroup)[:, 3].tolist()
     return Json({
         "step": step, "at": float(run.columns.at[run.row_of(step)[-1]]), "metrics": metrics, "groups": groups,
-        "nearest": min(kept, key=lambda other: abs(other - step), default=None), "phases": phases_of(metrics),
+        "nearest": min(group_steps, key=lambda other: abs(other - step), default=None), "phases": phases_of(metrics),
     })  # fmt: skip

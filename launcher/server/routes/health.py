@@ -1,4 +1,4 @@
-"""Whether the server lives, and the API as a page that needs no script."""
+"""The health check, and the API's documentation as a page without scripts."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ def tell_health(services: UsesServices) -> Health:
 def show_api(request: Request) -> HTMLResponse:
     """Every request with what it takes, what it answers, and an example."""
     schema = request.app.openapi()
-    parts = [f"<h1>{_text(schema['info']['title'])} API</h1>", f"<p>{_text(schema['info']['description'])}</p>"]
+    parts = [f"<h1>{_escape(schema['info']['title'])} API</h1>", f"<p>{_escape(schema['info']['description'])}</p>"]
     for path, operations in schema["paths"].items():
-        parts += [_operation(schema, path, method, one) for method, one in operations.items()]
+        parts += [_operation_html(schema, path, method, operation) for method, operation in operations.items()]
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>rlrun API</title>'
     link = '<link rel="stylesheet" href="/page/app.css"><body><main>'
     return HTMLResponse(f"{head}{link}{''.join(parts)}</main></body></html>")
 
 
-def _operation(schema: dict[str, Any], path: str, method: str, one: dict[str, Any]) -> str:
-    parts = [f"<h2><code>{method.upper()} {_text(path)}</code></h2><p>{_text(one.get('description', ''))}</p>"]
+def _operation_html(schema: dict[str, Any], path: str, method: str, node: dict[str, Any]) -> str:
+    parts = [f"<h2><code>{method.upper()} {_escape(path)}</code></h2><p>{_escape(node.get('description', ''))}</p>"]
     rows = [
-        f"<tr><td><code>{_text(each['name'])}</code></td><td>{_text(each.get('description', ''))}</td></tr>"
-        for each in one.get("parameters", ())
+        f"<tr><td><code>{_escape(each['name'])}</code></td><td>{_escape(each.get('description', ''))}</td></tr>"
+        for each in node.get("parameters", ())
     ]
     parts += [f"<table>{''.join(rows)}</table>"] if rows else []
-    if body := one.get("requestBody"):
-        parts.append(f"<pre>{_text(json.dumps(_example(schema, body), indent=2))}</pre>")
-    parts.append(f"<p>answers: {', '.join(one['responses'])}</p>")
+    if body := node.get("requestBody"):
+        parts.append(f"<pre>{_escape(json.dumps(_example_body(schema, body), indent=2))}</pre>")
+    parts.append(f"<p>answers: {', '.join(node['responses'])}</p>")
     return "".join(parts)
 
 
-def _example(schema: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a body that have an example, each with its first."""
-    found = next(iter(body["content"].values()))["schema"]
-    found = next((each for each in found.get("anyOf", ()) if "$ref" in each), found)
-    properties = schema["components"]["schemas"][found["$ref"].rpartition("/")[2]]["properties"]
-    return {name: each["examples"][0] for name, each in properties.items() if "examples" in each}
+def _example_body(schema: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    """The first example of each field of a body that has examples."""
+    node = next(iter(body["content"].values()))["schema"]
+    node = next((field for field in node.get("anyOf", ()) if "$ref" in field), node)
+    properties = schema["components"]["schemas"][node["$ref"].rpartition("/")[2]]["properties"]
+    return {name: field["examples"][0] for name, field in properties.items() if "examples" in field}
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     return html.escape(text)

@@ -1,4 +1,4 @@
-"""`POST /api/jobs/{uuid}/rows`: what a logger of a script reports."""
+"""`POST /api/jobs/{uuid}/rows`: rows from the logger of a training script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: list them, look at one, describe it."""
+"""Lists jobs, reads one, and changes its description."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from launcher.views.runs import Order
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(404, 422))
 
 STATUSES = ("created", *get_args(Status), "stopping", "pausing", "paused", "doubtful")
-MOST = 1_000  # jobs of a page
+MOST = 1_000  # jobs on a page
 Node = dict[str, Any]
 
 
-def _badness(node: Node) -> float:
-    """Of its last validation; a job without one is the last."""
+def _validation_rank(node: Node) -> float:
+    """Sort key by the last validation, smallest for the best; infinity without one."""
     last = (node["held_out"] or {}).get("last")
     if last is None:
         return math.inf
@@ -36,9 +36,9 @@ def _badness(node: Node) -> float:
 
 ORDER: dict[Order, Callable[[Node], Any]] = {
     "started": lambda node: 0, "run": lambda node: node["run"] or node["name"], "status": lambda node: node["status"],
-    "took": lambda node: -node["elapsed_s"], "step": lambda node: -node["step"], "held-out": _badness,
+    "took": lambda node: -node["elapsed_s"], "step": lambda node: -node["step"], "held-out": _validation_rank,
 }  # fmt: skip
-"""As `rlrun runs --sort`."""
+"""Sort keys by the names of `rlrun runs --sort`."""
 
 
 @router.get("", responses={200: {"model": JobPage}})
@@ -55,15 +55,15 @@ def list_jobs(
     """Jobs, the one that began last first."""
     if status and status not in STATUSES:
         raise Problems(Problem("status", f"got {short_repr(status)}", suggest(status, STATUSES)))
-    wanted = (search.lower(), status, tag, algorithm.lower())
-    jobs = [job for job in services.jobs.every() if _is_wanted(job, *wanted)]
+    filters = (search.lower(), status, tag, algorithm.lower())
+    jobs = [job for job in services.jobs.every() if _matches(job, *filters)]
     jobs.sort(key=lambda job: ORDER[sort](job.node))
-    found = b",".join(job.body for job in jobs[(page - 1) * size : page * size])
-    numbers = f'"total":{len(jobs)},"page":{page},"size":{size}'
-    return Response(b'{"items":[' + found + b"]," + numbers.encode() + b"}", media_type="application/json")
+    items = b",".join(job.body for job in jobs[(page - 1) * size : page * size])
+    counts = f'"total":{len(jobs)},"page":{page},"size":{size}'
+    return Response(b'{"items":[' + items + b"]," + counts.encode() + b"}", media_type="application/json")
 
 
-def _is_wanted(job: ServedJob, search: str, status: str, tag: str, algorithm: str) -> bool:
+def _matches(job: ServedJob, search: str, status: str, tag: str, algorithm: str) -> bool:
     node = job.node
     if status not in ("", node["status"]) or algorithm not in ("", str(node["algorithm"]).lower()):
         return False
@@ -91,8 +91,8 @@ class JobChange(RequestBody):
 @router.patch("/{uuid}", responses={200: {"model": JobNode}})
 def describe_job(uuid: Uuid, change: JobChange, services: UsesServices) -> Json:
     """Another name, description, notes or tags; what is trained stays as it is."""
-    given = {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
-    if "tags" in given:
-        given["tags"] = tuple(dict.fromkeys(given["tags"]))
+    values = {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
+    if "tags" in values:
+        values["tags"] = tuple(dict.fromkeys(values["tags"]))
     job = services.jobs.get(uuid)
-    return Json((services.jobs.change(job, **given) if given else job).node)
+    return Json((services.jobs.change(job, **values) if values else job).node)

@@ -1,4 +1,4 @@
-"""What starts, ends and repeats runs, and what is known before one starts. To launch is to run code on this machine."""
+"""Plans, creates, starts, stops, resumes and repeats jobs, all of which run code on this machine."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ KINDS: Mapping[str, Any] = {
 }
 
 
-def _field(word: Word) -> Any:
-    least: dict[str, Any] = {} if word.least is None else {"ge": word.least}
-    return KINDS[word.type] | None, Field(None, description=word.about, examples=[word.example], **least)
+def _model_field(word: Word) -> Any:
+    constraint: dict[str, Any] = {} if word.least is None else {"ge": word.least}
+    return KINDS[word.type] | None, Field(None, description=word.about, examples=[word.example], **constraint)
 
 
 NewJobBody = create_model(
     "NewJobBody",
     __base__=RequestBody,
-    **{name: _field(word) for name, word in words().items()},
+    **{name: _model_field(word) for name, word in words().items()},
     notes=(Text | None, None),
     who=(Text | None, None),
     tags=(Tags | None, None),
     arguments=(Words, Field([], description="As typed after rlrun train.", examples=[["reward=gsm8k"]])),
     settings=(Settings, Field({}, description="Values by full name.", examples=[{"trainer.test_freq": 10}])),
 )
-"""A job in the documents' fields, in our arguments, or in both."""
+"""A job by fields of conf/job_words.yaml, by arguments of rlrun, or by both."""
 
 
 def _new_job(body: BaseModel) -> NewJob:
-    given = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
-    about = {name: given[name] for name in ABOUT if name in given}
+    values = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
+    about = {name: values[name] for name in ABOUT if name in values}
     about |= {"tags": tuple(dict.fromkeys(about["tags"]))} if "tags" in about else {}
-    fields = {name: value for name, value in given.items() if name in words() and name not in ABOUT}
-    return NewJob(about, fields, given.get("arguments", ()), given.get("settings", {}))
+    fields = {name: value for name, value in values.items() if name in words() and name not in ABOUT}
+    return NewJob(about, fields, values.get("arguments", ()), values.get("settings", {}))
 
 
 @router.post("/jobs", status_code=201, responses={201: {"model": JobNode}, 200: {"description": AGAIN}})
@@ -66,8 +66,8 @@ def create_job(
     if dry_run:
         return RedactedJson(services.launching.plan(new))
     about = {"who": request.scope.get("who", ""), **new.about}
-    made, is_new = services.launching.create(replace(new, about=about), idempotency_key)
-    return Json(made.node, 201 if is_new else 200)
+    job, is_new = services.launching.create(replace(new, about=about), idempotency_key)
+    return Json(job.node, 201 if is_new else 200)
 
 
 @router.post("/plan", responses={200: {"model": dict[str, Any]}})

@@ -18,7 +18,7 @@ from launcher.server.problems import document, status_of
 from launcher.server.services import Services
 
 router = APIRouter(tags=["live"])
-CLOSE_S = 2.0  # that a client may take to say goodbye
+CLOSE_S = 2.0  # time limit of the closing handshake
 
 
 @router.websocket("/api/jobs/{uuid}/stream")
@@ -47,9 +47,9 @@ async def stream_jobs(socket: WebSocket) -> None:
 
 
 async def _serve(socket: WebSocket, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Send until the client goes or is too slow. What it sends is passed over."""
-    offered = socket.scope.get("subprotocols") or [None]
-    await socket.accept(subprotocol=offered[0])
+    """Run `work`, which sends, until the client leaves or is too slow; messages from it are ignored."""
+    subprotocols = socket.scope.get("subprotocols") or [None]
+    await socket.accept(subprotocol=subprotocols[0])
     async with create_task_group() as group:
 
         async def listen() -> None:
@@ -59,7 +59,7 @@ async def _serve(socket: WebSocket, work: Callable[[], Coroutine[Any, Any, None]
             group.cancel_scope.cancel()
 
         group.start_soon(listen)
-        with suppress(WebSocketDisconnect, RuntimeError, OSError):  # it broke while something was sent
+        with suppress(WebSocketDisconnect, RuntimeError, OSError):  # the connection broke while sending
             try:
                 await work()
             except Overtaken:

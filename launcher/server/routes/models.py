@@ -1,5 +1,5 @@
-"""Models of runs: a checkpoint as a plain model folder, and models merged into a new one. Both are written below
-exports/ of the run root, by the command in a process of its own, as it loads torch."""
+"""Exports checkpoints as plain model folders, and merges models. Both write below exports/ of the run root, and run the
+command in a subprocess, as it loads torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from launcher.server.values import RequestBody, Text, Uuid
 
 router = APIRouter(prefix="/api", tags=["models"], responses=declared(404, 409, 422))
 
-MARK = "✗ "  # begins a line with a problem
+MARK = "✗ "  # starts a printed line that tells a problem
 FOLDER = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$"
 MODEL = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}(@[0-9]{1,9})?$"
 
@@ -41,9 +41,9 @@ def export_checkpoint(
     body, folder = body or ExportBody.model_construct(), services.jobs.get(uuid).folder
     services.launching.check_own(uuid)
     kept_checkpoints.of_step(folder, step, "step")
-    to = _new_model(services, body.to or f"{folder.path.name}-step-{step}")
+    to = _new_model_folder(services, body.to or f"{folder.path.name}-step-{step}")
     words = ["checkpoints", "export", str(folder.path), "--to", "hf", "--out", str(to), "--step", str(step)]
-    return Json(_within_root(services, _ask(*words, *(["--merge"] if body.merge else []))), 201)
+    return Json(_relative_to_root(services, _run_command(*words, *(["--merge"] if body.merge else []))), 201)
 
 
 class MergeBody(RequestBody):
@@ -65,45 +65,45 @@ def merge_models(body: MergeBody, services: UsesServices) -> Json:
     """Merge models into a new one, as `rlrun model merge` does; answers once it is there."""
     options: dict[str, Any] = {"--t": body.t, "--density": body.density, "--scale": body.scale}
     options["--weights"] = ",".join(map(repr, body.weights)) if body.weights else None
-    options["--base"] = _model(services, body.base) if body.base else None
-    words = ["model", "merge", "--method", body.method, "--out", str(_new_model(services, body.to))]
+    options["--base"] = _model_folder(services, body.base) if body.base else None
+    words = ["model", "merge", "--method", body.method, "--out", str(_new_model_folder(services, body.to))]
     words += [f"{name}={value}" for name, value in options.items() if value is not None]
-    models = [_model(services, name) for name in body.models]
-    return Json(_within_root(services, _ask(*words, "--", *models)), 201)
+    models = [_model_folder(services, name) for name in body.models]
+    return Json(_relative_to_root(services, _run_command(*words, "--", *models)), 201)
 
 
-def _new_model(services: Services, name: str) -> Path:
-    to = services.settings.root.absolute() / "exports" / name
-    if to.exists():
+def _new_model_folder(services: Services, name: str) -> Path:
+    folder = services.settings.root.absolute() / "exports" / name
+    if folder.exists():
         raise Problems(Problem("to", f"{name} is there already", "use another name", "in-use"))
-    to.parent.mkdir(mode=0o700, exist_ok=True)
-    return to
+    folder.parent.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
-def _model(services: Services, name: str) -> str:
-    """The folder of a job's checkpoint, or one below exports/."""
+def _model_folder(services: Services, name: str) -> str:
+    """The folder of a model: that below exports/, else the checkpoint of `UUID` or `UUID@STEP`. Raises `Problems`."""
     exported = services.settings.root.absolute() / "exports" / name
     if "@" not in name and exported.is_dir():
         return str(exported)
     uuid, _, step = name.partition("@")
     folder = services.jobs.get(uuid).folder
-    kept = kept_checkpoints.of_step(folder, int(step), "step") if step else kept_checkpoints.newest(folder)
-    return str(kept.path.absolute())
+    checkpoint = kept_checkpoints.of_step(folder, int(step), "step") if step else kept_checkpoints.newest(folder)
+    return str(checkpoint.path.absolute())
 
 
-def _ask(*words: str) -> dict[str, Any]:
-    """What a command of two words prints as JSON, in a process of its own, as it loads torch. Raises its problems."""
+def _run_command(*words: str) -> dict[str, Any]:
+    """Run a command of two words in a subprocess; returns the JSON that it prints. Raises `Problems` if it fails."""
     command = [sys.executable, "-P", "-m", "launcher", *words[:2], "--json", *words[2:]]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").splitlines()
-        found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)] or lines[-1:]
-        raise Problems([Problem("", line) for line in found] or Problem(words[0], f"ended with {done.returncode}"))
-    answer: dict[str, Any] = parse_json(done.stdout)
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if result.returncode:
+        lines = result.stderr.decode("utf-8", "replace").splitlines()
+        problems = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)] or lines[-1:]
+        raise Problems([Problem("", line) for line in problems] or Problem(words[0], f"ended with {result.returncode}"))
+    answer: dict[str, Any] = parse_json(result.stdout)
     return answer
 
 
-def _within_root(services: Services, answer: dict[str, Any]) -> dict[str, Any]:
-    """Its paths as below the run root."""
+def _relative_to_root(services: Services, answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer with paths relative to the run root."""
     root = f"{services.settings.root.absolute()}/"
     return {key: value.removeprefix(root) if isinstance(value, str) else value for key, value in answer.items()}

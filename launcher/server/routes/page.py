@@ -1,4 +1,4 @@
-"""The page: index.html at the address of every view, and the files that it loads."""
+"""Serves the page: index.html at the address of every view, and the files that it loads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = {
     for pattern in ("*.html", "*.css", "js/**/*.js")
     for path in sorted(FOLDER.glob(pattern))
 }
-"""All that is served, by name: no name that a browser sends is ever made into a path."""
+"""All served files by name, so that no name in a request is ever used as a path."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -26,7 +26,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/page/{name:path}")
 def send_file(name: str, request: Request) -> Response:
     """A style sheet or module of the page."""
-    return _answer(name, request)
+    return _send(name, request)
 
 
 @router.get("/")
@@ -36,24 +36,24 @@ def send_file(name: str, request: Request) -> Response:
 @router.get("/run/{rest:path}")
 def send_page(request: Request) -> Response:
     """The address says which view the page opens."""
-    return _answer("index.html", request)
+    return _send("index.html", request)
 
 
-def _answer(name: str, request: Request) -> Response:
+def _send(name: str, request: Request) -> Response:
     if name not in FILES:
         raise HTTPException(404, "no such file")
     path = FILES[name]
-    plain, packed, tag = _content(path, path.stat().st_mtime_ns)
+    content, compressed, tag = _read_file(path, path.stat().st_mtime_ns)
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=TYPES[path.suffix])
-    return Response(plain, headers=headers, media_type=TYPES[path.suffix])
+        return Response(compressed, headers={**headers, "Content-Encoding": "gzip"}, media_type=TYPES[path.suffix])
+    return Response(content, headers=headers, media_type=TYPES[path.suffix])
 
 
 @lru_cache(maxsize=64)
-def _content(path: Path, changed_ns: int) -> tuple[bytes, bytes, str]:
-    """The bytes of a file, those bytes compressed, and the tag of both."""
-    plain = path.read_bytes()
-    return plain, gzip.compress(plain, mtime=0), f'"{hashlib.sha256(plain).hexdigest()[:20]}"'
+def _read_file(path: Path, changed_ns: int) -> tuple[bytes, bytes, str]:
+    """A file's bytes, the same compressed by gzip, and the ETag of both."""
+    content = path.read_bytes()
+    return content, gzip.compress(content, mtime=0), f'"{hashlib.sha256(content).hexdigest()[:20]}"'

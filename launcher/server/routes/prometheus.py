@@ -1,4 +1,4 @@
-"""A page for Prometheus with the latest values of all runs, as `trackers/prometheus.py` has it of one."""
+"""A page for Prometheus with the latest values of all runs, in the format of `trackers/prometheus.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.trackers.prometheus import CONTENT_TYPE, LatestValues, page_of
 
 router = APIRouter(tags=["prometheus"])
 RECENT_S = 3600.0
-"""That the values of a run are said after its end, so that a slow scraper has its last ones; then only its step is."""
+"""Seconds after its end in which a run is shown with all values, for slow scrapers; later only with its step."""
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -25,13 +25,13 @@ def get_metrics_page(services: UsesServices) -> Response:
 
 
 def _values(services: Services) -> Iterator[LatestValues]:
-    seen = set[str]()
+    names = set[str]()
     for job in services.jobs.every():
         name = str(job.node["run"])
-        if not name:  # it has not been started
+        if not name:  # not yet started
             continue
-        name = f"{name} {job.uuid}" if name in seen else name  # of a folder beside the run root
-        seen.add(name)
+        name = f"{name} {job.uuid}" if name in names else name  # the same name in another folder of runs
+        names.add(name)
         state = _state(services, job)
         yield LatestValues(
             name, job.reader is not None, state.step, state.marks[-1][1] if state.marks else 0.0, job.node["alerts"],
@@ -40,10 +40,10 @@ def _values(services: Services) -> Iterator[LatestValues]:
 
 
 def _state(services: Services, job: ServedJob) -> RunState:
-    """Of a run that ended long ago no more than its step."""
+    """The state of a run; of one that ended more than RECENT_S ago only the step."""
     if reader := job.reader:
         return reader.state
     if time.time() - job.standing.since > RECENT_S:
         return RunState(step=job.node["step"])
-    found: RunState = services.memo.get(("state", job.folder.path, job.mark), lambda: store.see(job.folder).state)
-    return found
+    state: RunState = services.memo.get(("state", job.folder.path, job.mark), lambda: store.see(job.folder).state)
+    return state

@@ -1,4 +1,4 @@
-"""What became of a run: findings, logs, settings, checkpoints, machines, and runs beside one another."""
+"""Records of a run: findings, logs, settings, checkpoints, usage of machines; and comparisons of runs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from launcher.views.read import log_in, run_in
 
 router = APIRouter(tags=["records"], responses=declared(404, 422))
 JOB = "/api/jobs/{uuid}"
-MOST_TEXT = 2**20  # bytes of a log in one answer
-MOST_STEPS = 1_000  # of a timeline
-MOST_JOBS = 20  # that are compared
+MOST_TEXT = 2**20  # bytes of a log in one response
+MOST_STEPS = 1_000  # steps of a timeline
+MOST_JOBS = 20  # jobs in a comparison
 _MEAN = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
-_MEASURED = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
+_USAGE_FIELDS = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
 
 
 class Finding(BaseModel):
@@ -142,8 +142,8 @@ def get_findings(run: UsesRun, profile: str = "") -> Json:
 def _findings(run: ReadRun, profile: str) -> list[Any]:
     source = log_in(run.log, run.folder.name) if run.log else run_in(run.folder)
     rules = read_profile(profile) if profile else None
-    own = judge_of(run.folder) if rules is None and run.folder.spec.is_file() else None
-    return find_problems(source, rules, own).nodes
+    run_judge = judge_of(run.folder) if rules is None and run.folder.spec.is_file() else None
+    return find_problems(source, rules, run_judge).nodes
 
 
 @router.get(f"{JOB}/logs", response_model=LogPart)
@@ -163,58 +163,58 @@ def get_logs(
     with open_file(run.log or run.inside(run.folder.path / name)) as file:
         size = os.fstat(file.fileno()).st_size
         begin = min(offset if offset >= 0 else max(size + offset, 0), size)
-        found = os.pread(file.fileno(), limit + 6, begin)
+        block = os.pread(file.fileno(), limit + 6, begin)
     skipped = 0
-    while begin and skipped < min(3, len(found)) and found[skipped] & 0xC0 == 0x80:  # within a character
+    while begin and skipped < min(3, len(block)) and block[skipped] & 0xC0 == 0x80:  # inside of a UTF-8 character
         skipped += 1
     begin += skipped
-    part = _whole(found[skipped:], max(limit - skipped, 1))
+    part = _cut_at_character(block[skipped:], max(limit - skipped, 1))
     text = redact(part.decode("utf-8", "replace"))
     return Json({"name": name, "text": text, "offset": begin, "next": begin + len(part), "size": size, "files": files})
 
 
-def _whole(found: bytes, most: int) -> bytes:
-    """At most so many bytes that end with a whole character, at least one character."""
-    end = min(most, len(found))
-    for back in range(min(3, end)):
-        first = found[end - back - 1]
-        if first & 0xC0 != 0x80:  # a character begins here
-            needs = 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)
-            if needs > back + 1:
-                return found[: end - back - 1] or found[:needs]
+def _cut_at_character(block: bytes, limit: int) -> bytes:
+    """The first `most` bytes, without an incomplete UTF-8 character at the end; at least one character."""
+    end = min(limit, len(block))
+    for distance in range(min(3, end)):
+        byte = block[end - distance - 1]
+        if byte & 0xC0 != 0x80:  # a character begins here
+            length = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
+            if length > distance + 1:
+                return block[: end - distance - 1] or block[:length]
             break
-    return found[:end]
+    return block[:end]
 
 
 def _logs_of(run: ReadRun) -> list[str]:
-    """Its logs, by their paths in its folder; those of the latest attempt first."""
+    """Paths of its logs, relative to its folder; console.log first, then those of attempts, the latest first."""
     folder = run.folder
-    of_attempts = [file for path in reversed(folder.attempts()) for file in sorted(path.glob("*.log"))]
-    found = [folder.console, folder.detached, *of_attempts, *sorted((folder.path / "logs").glob("*.log"))]
-    return [str(file.relative_to(folder.path)) for file in found if file.is_file()]
+    attempt_logs = [file for path in reversed(folder.attempts()) for file in sorted(path.glob("*.log"))]
+    files = [folder.console, folder.detached, *attempt_logs, *sorted((folder.path / "logs").glob("*.log"))]
+    return [str(file.relative_to(folder.path)) for file in files if file.is_file()]
 
 
 @router.get(f"{JOB}/config", response_model=Settings)
 def get_config(run: UsesOwnRun) -> Json:
     """Every setting and where its value is from."""
-    side = _side(run)
+    side = _settings_side(run)
     rows = [
         {"setting": name, "group": whole, "value": value, "origin": side.origins[name].where}
         for whole, values in ((True, side.classes), (False, side.values))
         for name, value in values.items()
     ]
-    found = sorted(rows, key=lambda row: (row["setting"], not row["group"]))
-    return Json({"settings": found, "arguments": typed_of_run(run.folder)})
+    settings = sorted(rows, key=lambda row: (row["setting"], not row["group"]))
+    return Json({"settings": settings, "arguments": typed_of_run(run.folder)})
 
 
 @router.get(f"{JOB}/config/diff", response_model=SettingsDiff)
 def get_config_diff(run: UsesOwnRun, other: str, services: UsesServices, source: bool = False) -> Json:
     """What `rlrun config diff --json` prints of it and another job."""
-    one, two = _side(run), _side(read_run(other, services))
-    return Json(diff.node_of(one, two, diff.rows(one, two), source=source))
+    first, second = _settings_side(run), _settings_side(read_run(other, services))
+    return Json(diff.node_of(first, second, diff.rows(first, second), source=source))
 
 
-def _side(run: ReadRun) -> diff.Side:
+def _settings_side(run: ReadRun) -> diff.Side:
     if not run.folder.spec.is_file():
         raise Problems(Problem(run.folder.name, "has no settings", "it has some once it was started", "not-found"))
     return diff.side_of_run(run.folder.name, run.folder)
@@ -224,13 +224,13 @@ def _side(run: ReadRun) -> diff.Side:
 def get_checkpoints(run: UsesOwnRun, verify: bool = False) -> Json:
     """What `rlrun checkpoints --json` prints, the newest first, and those that were saved and are gone. With `verify`
     every file is hashed."""
-    found = {one.step: {**one.node, "kept": True} for one in kept_checkpoints.kept(run.folder, verify=verify)}
+    by_step = {one.step: {**one.node, "kept": True} for one in kept_checkpoints.kept(run.folder, verify=verify)}
     for event in run.columns.events(Saved):
-        if event.step not in found:
-            found[event.step] = {"step": event.step, "path": event.path, "at": event.at, "bytes": None, "kept": False,
-                                 "verified": None}  # fmt: skip
+        if event.step not in by_step:
+            by_step[event.step] = {"step": event.step, "path": event.path, "at": event.at, "bytes": None, "kept": False,
+                                   "verified": None}  # fmt: skip
     nodes = []
-    for step, node in sorted(found.items(), reverse=True):
+    for step, node in sorted(by_step.items(), reverse=True):
         rows = np.nonzero(run.columns.steps == step)[0]
         measured = validation(node.get("metrics") or (run.metrics_of(step) if rows.size else {}))
         results = _eval_results(measured)
@@ -239,9 +239,9 @@ def get_checkpoints(run: UsesOwnRun, verify: bool = False) -> Json:
 
 
 def _eval_results(measured: dict[str, float]) -> dict[str, float]:
-    """The mean score by data source; else the main score of the validation by its short name."""
-    if found := {match[1]: value for name, value in measured.items() if (match := _MEAN.fullmatch(name))}:
-        return found
+    """The mean score by data source; without these, the main score of the validation by its short name."""
+    if scores := {match[1]: value for name, value in measured.items() if (match := _MEAN.fullmatch(name))}:
+        return scores
     main = held_out_score(measured)
     return {label(main[0]): main[1]} if main else {}
 
@@ -249,18 +249,18 @@ def _eval_results(measured: dict[str, float]) -> dict[str, float]:
 @router.get(f"{JOB}/usage", response_model=UsageSeries)
 def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 300) -> Json:
     """What each process used over the time: memory, processor, GPU."""
-    found = dict[int, list[Usage]]()
+    by_rank = dict[int, list[Usage]]()
     for event in run.columns.events(Usage):
-        found.setdefault(event.rank, []).append(event)
+        by_rank.setdefault(event.rank, []).append(event)
     processes = []
-    for rank, mine in sorted(found.items()):
+    for rank, usages in sorted(by_rank.items()):
         series = {}
-        for name in _MEASURED:
-            known = [(event.at, value) for event in mine if (value := getattr(event, name)) is not None]
-            if known:
-                x, values = np.array(known, np.float64).T
+        for name in _USAGE_FIELDS:
+            points = [(event.at, value) for event in usages if (value := getattr(event, name)) is not None]
+            if points:
+                x, values = np.array(points, np.float64).T
                 series[name] = thinned(x, values, buckets).node
-        processes.append({"rank": rank, "host": mine[-1].host, "series": series})
+        processes.append({"rank": rank, "host": usages[-1].host, "series": series})
     return Json({"x": "time", "processes": processes})
 
 
@@ -271,25 +271,25 @@ def get_timeline(
     steps: Annotated[int, Query(ge=1, le=MOST_STEPS, description="How many, up to `step` or to the last.")] = 100,
 ) -> Json:
     """The parts of steps with their seconds, and what the run was busy with in that time."""
-    of = run.columns
-    last = run.row_of(step)[-1] if step is not None else of.steps.size - 1
+    table = run.columns
+    last = run.row_of(step)[-1] if step is not None else table.steps.size - 1
     rows = range(max(last - steps + 1, 0), last + 1)
-    nodes = [{"step": each.step, "at": each.at, "phases": phases_of(each.metrics)} for each in of.step_events(rows)]
-    begin = float(of.at[rows[0] - 1]) if nodes and rows[0] else 0.0
-    end = float(of.at[last]) if nodes and last < of.steps.size - 1 else np.inf
-    spans = [span for span in _spans(of.events(Phase, Restarted, Resumed, Ended)) if _overlaps(span, begin, end)]
+    nodes = [{"step": each.step, "at": each.at, "phases": phases_of(each.metrics)} for each in table.step_events(rows)]
+    begin = float(table.at[rows[0] - 1]) if nodes and rows[0] else 0.0
+    end = float(table.at[last]) if nodes and last < table.steps.size - 1 else np.inf
+    spans = [span for span in _spans(table.events(Phase, Restarted, Resumed, Ended)) if _overlaps(span, begin, end)]
     return Json({"steps": nodes, "phases": spans[-20 * MOST_STEPS :]})
 
 
 def _spans(events: Iterator[Event]) -> Iterator[dict[str, Any]]:
-    """Each phase from its beginning to that of the next, or to what ended it."""
-    before: Phase | None = None
+    """The span of each phase, which ends with the next phase, restart or end; `end` is None for the last."""
+    phase: Phase | None = None
     for event in events:
-        if before:
-            yield {"name": before.name, "begin": before.at, "end": event.at}
-        before = event if isinstance(event, Phase) else None
-    if before:
-        yield {"name": before.name, "begin": before.at, "end": None}
+        if phase:
+            yield {"name": phase.name, "begin": phase.at, "end": event.at}
+        phase = event if isinstance(event, Phase) else None
+    if phase:
+        yield {"name": phase.name, "begin": phase.at, "end": None}
 
 
 def _overlaps(span: dict[str, Any], begin: float, end: float) -> bool:

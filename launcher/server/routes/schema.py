@@ -1,4 +1,4 @@
-"""What can be set: groups, choices, settings, and what documents and other projects call them."""
+"""All that can be set: groups, choices, settings, and their names in the job API and in other projects."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def read_schema() -> Json:
 
 @cache
 def _schema() -> dict[str, Any]:
-    """Read once, as the classes of all choices are loaded for it."""
+    """Cached, as it loads the classes of all choices."""
     groups, settings = list[dict[str, Any]](), list[dict[str, Any]]()
     for group in handbook.overview():
-        made = handbook.choices(group.name)
-        choices = [{"name": each.name, "help": each.description, "sets": dict(each.sets)} for each in made]
+        found_choices = handbook.choices(group.name)
+        choices = [{"name": each.name, "help": each.description, "sets": dict(each.sets)} for each in found_choices]
         groups.append({"name": group.name, "help": group.description, "default": group.default, "choices": choices})
     for target in (*(group["name"] for group in groups), *handbook.PLAIN):
         for section in handbook.sections(target):
-            settings += [_setting(each, target, section.choices) for each in section.settings]
+            settings += [_setting_node(each, target, section.choices) for each in section.settings]
     documents = [{"name": name, "help": word.about, "type": word.type, "settings": word.settings,
                   "example": word.example} for name, word in words().items()]  # fmt: skip
-    others = {name: list(dict.fromkeys(ours for each in meanings for ours in each.ours))
-              for name, meanings in table().named.items()}  # fmt: skip
-    return {"groups": groups, "settings": settings, "names": {"documents": documents, "others": others}}
+    foreign_names = {name: list(dict.fromkeys(ours for each in meanings for ours in each.ours))
+                     for name, meanings in table().named.items()}  # fmt: skip
+    return {"groups": groups, "settings": settings, "names": {"documents": documents, "others": foreign_names}}
 
 
-def _setting(of: Setting, group: str, choices: list[str]) -> dict[str, Any]:
+def _setting_node(of: Setting, group: str, choices: list[str]) -> dict[str, Any]:
     kind = " ".join(filter(None, (of.shape.kind, of.shape.range)))
     return {
         "name": of.name, "type": kind, "default": None if of.required else of.default, "required": of.required,
         "choices": list(of.shape.values), "help": of.description, "group": group,
-        "choice": [each.partition("=")[2] for each in choices],
+        "choice": [choice.partition("=")[2] for choice in choices],
     }  # fmt: skip
