@@ -70,8 +70,8 @@ class FromHub:
             siblings = [path.name for path in folder.parent.iterdir()]
         except (OSError, RuntimeError) as error:  # a name that is too long, or the home of an unknown user
             return [Problem(where, f"got {shown}, {error_message(error)}", "use a model's folder or hub id")]
-        before = f"{where}={self.path.rstrip('/').removesuffix(folder.name)}"
-        fix = suggest(folder.name, siblings, listed="its parent holds", before=before)
+        prefix = f"{where}={self.path.rstrip('/').removesuffix(folder.name)}"
+        fix = suggest(folder.name, siblings, listed="its parent holds", before=prefix)
         return [Problem(where, f"there is no folder {shown}", fix, "not-found")]
 
 

@@ -55,7 +55,7 @@ def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: On
     `watch` is called several times a second, in the caller's thread. After a kill, a fault or Ctrl-C the next call
     downloads only the files that are missing. Raises `Problems` or `OSError`.
     """
-    if problems := _refused(listed, wanted):
+    if problems := _file_problems(listed, wanted):
         raise Problems(problems)
     folder.mkdir(parents=True, exist_ok=True)
     folder, board = folder.resolve(), ProgressBoard(wanted)
@@ -76,7 +76,7 @@ def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: On
     watch(board.read())
 
 
-def _refused(listed: Listing, wanted: Sequence[RemoteFile]) -> list[Problem]:
+def _file_problems(listed: Listing, wanted: Sequence[RemoteFile]) -> list[Problem]:
     """Why these files cannot be downloaded: unsafe names, or no hash to verify them."""
     where = f"{listed.repo} on {listed.source}"
     problems = [problem.within(where) for problem in names.check_names(file.path for file in wanted)]

@@ -77,8 +77,8 @@ def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
             files.append(RemoteFile(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256, None))
         elif sibling.size is not None:
             files.append(RemoteFile(sibling.rfilename, sibling.size, None, sibling.blob_id))
-    asked = revision or constants.DEFAULT_REVISION
-    return Listing("huggingface", kind, repo, asked, info.sha or asked, tuple(files), endpoint())
+    requested = revision or constants.DEFAULT_REVISION
+    return Listing("huggingface", kind, repo, requested, info.sha or requested, tuple(files), endpoint())
 
 
 def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callable[[int], None]) -> Path:
@@ -123,9 +123,9 @@ def _problem(where: str, repo: str, error: Exception) -> Problem:
     if isinstance(error, errors.EntryNotFoundError):
         return Problem(where, "huggingface lists it and does not have it", "use another revision", "not-found")
     if isinstance(error, errors.HfHubHTTPError):
-        status, asked = error.response.status_code, error.response.request.url
-        got = f"huggingface answered {status} at {asked.scheme}://{asked.netloc.decode()}"
-        if status < 500 and status not in (408, 429) and str(asked).startswith(server):  # elsewhere a link expired
+        status, url = error.response.status_code, error.response.request.url
+        got = f"huggingface answered {status} at {url.scheme}://{url.netloc.decode()}"
+        if status < 500 and status not in (408, 429) and str(url).startswith(server):  # elsewhere a link expired
             why = f" ({short_repr(error.server_message)})" if error.server_message else ""
             return Problem(where, f"{got}{why}", "set HF_TOKEN to a token with access", "not-permitted")
         return Problem(where, got, "try again later", "not-reachable")

@@ -71,7 +71,7 @@ def imported(folder: Path, files: Sequence[Path]) -> list[Path]:
         path = pending.pop()
         if path not in sources and path.is_file():
             sources[path] = None
-            pending += [place for name in _imports(path, folder) for place in _module_paths(folder, name)]
+            pending += [file for name in _imports(path, folder) for file in _module_paths(folder, name)]
     return list(sources)
 
 
@@ -93,8 +93,8 @@ def _imports(path: Path, folder: Path) -> Iterator[list[str]]:
 def _module_paths(folder: Path, name: list[str]) -> Iterator[Path]:
     """Paths that a module, and the packages above it, may have."""
     for depth in range(1, len(name) + 1):
-        place = folder.joinpath(*name[:depth])
-        yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
+        path = folder.joinpath(*name[:depth])
+        yield from (path.with_name(f"{path.name}.py"), path / "__init__.py")
 
 
 def _select_files(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
@@ -140,8 +140,8 @@ def _changed(copy: Path, source: Path) -> str:
     changed = [name for name in names if not _equal_files(copy / name, source / name)]
     if not changed:
         return ""
-    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-    return f"{source / changed[0]}{more} {'have' if more else 'has'} changed or gone"
+    others = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"{source / changed[0]}{others} {'have' if others else 'has'} changed or gone"
 
 
 def _equal_files(one: Path, other: Path) -> bool:

@@ -84,7 +84,7 @@ class Follower:
             else:
                 self.state, alerts = after(self.state, event), self.health.hear(event)
                 self.critical = next(
-                    (each for each in (self.critical, *alerts) if each and each.level == "critical"), None
+                    (alert for alert in (self.critical, *alerts) if alert and alert.level == "critical"), None
                 )
             pending.extendleft(reversed(alerts))
             saved = self._write_evaluation(event) if isinstance(event, HeldOutEpisodes) else []
@@ -94,8 +94,8 @@ class Follower:
                     output[-1] += f"; next: {next_command(event.following, str(self.folder.path))}"
             if isinstance(event, Crashed):
                 self.crash = event
-        for each in logged:
-            self._events.append(each.line)
+        for entry in logged:
+            self._events.append(entry.line)
         for line in lines:
             self._console.append(line)
         write_all(self._sinks, self.state, logged, shown)

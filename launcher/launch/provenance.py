@@ -54,7 +54,7 @@ def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
 
 
 def amend(folder: Folder, spec: str) -> None:
-    """The run resumes with settings that change where and how fast it runs; `spec` will be its spec.yaml."""
+    """Add the new spec.yaml `spec` of a run that resumes with settings for where and how fast it runs."""
     recorded = read(folder)
     if "spec" in recorded:
         recorded["spec"].append(_sha256(spec))
@@ -62,7 +62,7 @@ def amend(folder: Folder, spec: str) -> None:
 
 
 def read(folder: Folder) -> dict[str, Any]:
-    """What was recorded; by an older version, fewer keys. Raises `Problems`."""
+    """The recorded lock; older versions wrote fewer keys. Raises `Problems` where it cannot be read."""
     path = folder.lock
     try:
         recorded = parse_json(read_file(path))
@@ -77,7 +77,7 @@ def read(folder: Folder) -> dict[str, Any]:
 
 
 def unreadable(path: Path, error: Exception, fix: str = "start a new run") -> Problems:
-    """What is said of a file of a run that cannot be read."""
+    """The problem of a run's file that cannot be read."""
     return Problems(Problem(str(path), f"cannot be read, {error_message(error)}", fix, "bad-file"))
 
 
@@ -104,25 +104,25 @@ def installed() -> list[str]:
     """Every distribution that can be imported, as `name==version`."""
     versions: dict[str, str] = {}
     places = [place for place in sys.path if Path(place).name != "thirdparty_files"]  # there once ray is loaded
-    for each in distributions(path=places):
-        versions.setdefault(re.sub(r"[-_.]+", "-", each.name).lower(), each.version)  # the first is the one imported
+    for dist in distributions(path=places):
+        versions.setdefault(re.sub(r"[-_.]+", "-", dist.name).lower(), dist.version)  # the first is the one imported
     return sorted(f"{name}=={version}" for name, version in versions.items())
 
 
 def hardware() -> dict[str, Any]:
-    seen = machine.query_gpus()
+    gpus = machine.query_gpus()
     return {
         "processor": _processor(),
         "cores": machine.cpu_count(),
         "memory_bytes": machine.memory_bytes(),
-        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in seen.found],
-        "driver": seen.driver,
-        "cuda": seen.cuda,
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in gpus.found],
+        "driver": gpus.driver,
+        "cuda": gpus.cuda,
     }
 
 
 def _processor() -> str:
-    """Its model name, which determines the vector instructions; empty if unknown."""
+    """The processor's model name, which determines its vector instructions; empty if unknown."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -171,8 +171,8 @@ def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
 
 
 def same_files(recorded: object, now: object) -> bool:
-    """Whether two origins have equal bytes, wherever they lie. One that was not recorded, and imported modules that
-    were not, are taken to be equal."""
+    """Whether two origins have equal bytes, wherever the files are. An origin that was not recorded, and imported
+    modules that were not, are taken to be equal."""
     if isinstance(recorded, list) and isinstance(now, list):
         return len(recorded) == len(now) and all(map(same_files, recorded, now))
     if isinstance(recorded, dict) and isinstance(now, dict):
@@ -198,9 +198,9 @@ def folder_origin(folder: Path) -> dict[str, str] | None:
         digests = {path.name: _file_digest(path) for path in loaded}
     except OSError as error:
         raise unreadable(folder, error, "use a model's folder") from error
-    some = any("of it" in digest for digest in digests.values())
-    how = {"hashed": f"files over {WHOLE_BYTES >> 20} MiB by size and {PIECES} pieces of 1 MiB"} if some else {}
-    return {"folder": str(folder), "files": _digest(digests), **how}
+    sampled = any("of it" in digest for digest in digests.values())
+    note = {"hashed": f"files over {WHOLE_BYTES >> 20} MiB by size and {PIECES} pieces of 1 MiB"} if sampled else {}
+    return {"folder": str(folder), "files": _digest(digests), **note}
 
 
 def _file_digest(path: Path) -> str:
@@ -222,13 +222,13 @@ def _digest(node: object) -> str:
 # ---- which source code runs
 
 LIMIT_S = 10.0  # for a git command
-_OWN = ("launcher", "conf")  # what decides a result; the README does not
+_OWN_SOURCES = ("launcher", "conf")  # what decides a result; the README does not
 
 
 def own_source() -> dict[str, str] | None:
     """rlrun's own source tree; None where it is installed without a repository."""
     clone = PACKAGE.parent
-    return _version_of(clone, _OWN) if _repository(clone) == clone.resolve() else None
+    return _version_of(clone, _OWN_SOURCES) if _repository(clone) == clone.resolve() else None
 
 
 def folder_source(folder: Path, runs: Path) -> dict[str, str] | None:
@@ -246,8 +246,7 @@ def _repository(folder: Path) -> Path | None:
 
 
 def _version_of(top: Path, paths: Sequence[str]) -> dict[str, str]:
-    """`commit`, and `diff` where there are changes since: sha256 of them, in which a file that git does not know counts
-    by its name."""
+    """`commit`, and `diff` where there are changes since: sha256 of them, an untracked file by name."""
     commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     # without the programs that a repository's own settings may name
     diff = _git(top, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", *paths) if commit else b""
@@ -259,14 +258,14 @@ def _version_of(top: Path, paths: Sequence[str]) -> dict[str, str]:
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
-    """What git prints; None where it fails, is not there, or takes too long."""
+    """What git prints; None where it fails, is not installed, or takes longer than LIMIT_S."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
-        ran = subprocess.run(
+        completed = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments], env=env, capture_output=True,
             stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return ran.stdout
+    return completed.stdout

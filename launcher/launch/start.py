@@ -1,4 +1,4 @@
-"""Start a run, or resume one: what happens in which order."""
+"""Starts a run, or resumes one: the order of preparing, recording, checking and training."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LENGTH = ("total_training_steps", "total_epochs")
 def start(
     ready: Ready, arguments: Sequence[str], sinks: Sequence[Sink], handle: Handle = no_signals
 ) -> tuple[Folder, Outcome]:
-    """Begin a new run and follow it to its end. `arguments` are what was typed after `rlrun`, `handle` brings signals.
+    """Begin a new run and follow it to its end. `arguments` are what was typed after `rlrun`; see `Handle` for signals.
 
     Raises `Problems` before anything is started.
     """
@@ -56,26 +56,26 @@ def start(
     with lock:
         typed = shlex.join(["rlrun", *arguments])
         write_atomic(folder.words, typed + "\n")
-        asked, found = run, fetched(run, sinks)
-        if (found.model, found.data, found.reward) != (run.model, run.data, run.reward):
-            asked, refits = refit_settings(run, ready.given)
-            run = localized(asked, found)
+        requested, prepared = run, fetched(run, sinks)
+        if (prepared.model, prepared.data, prepared.reward) != (run.model, run.data, run.reward):
+            requested, refits = refit_settings(run, ready.given)
+            run = localized(requested, prepared)
             lines = [f"plan: {line}" for line in [*refits, *(warning.line for warning in check_fetched(run))]]
             write_all(sinks, RunState(status="running"), [], lines)
-        found = Prepared.from_local(run)
-        reward, notes = code_copy.keep(found.reward, folder)
-        environment, more = code_copy.keep(found.environment, folder)
-        found = replace(found, reward=reward, environment=environment)
-        write_all(sinks, RunState(status="running"), [], [*notes, *more])
-        run, spec = found.within(folder.path).applied_to(asked), to_yaml(asked)
+        prepared = Prepared.from_local(run)
+        reward, notes = code_copy.keep(prepared.reward, folder)
+        environment, more_notes = code_copy.keep(prepared.environment, folder)
+        prepared = replace(prepared, reward=reward, environment=environment)
+        write_all(sinks, RunState(status="running"), [], [*notes, *more_notes])
+        run, spec = prepared.within(folder.path).applied_to(requested), to_yaml(requested)
         provenance.write(folder, run, spec, typed)
-        write_atomic(folder.prepared, found.to_json())
+        write_atomic(folder.prepared, prepared.to_json())
         write_atomic(folder.spec, spec)
-        write_atomic(folder.prepared, replace(found, rows=_check_data(run, folder)).to_json())
+        write_atomic(folder.prepared, replace(prepared, rows=_check_data(run, folder)).to_json())
         if not run.cluster.queues:
             with tracked(run, folder, sinks) as all_sinks:
                 return folder, supervise.Supervisor(run, folder, lock, all_sinks, handle).work(0, [])
-    return folder, submit_and_follow(run, folder, sinks)  # who takes it up writes it
+    return folder, submit_and_follow(run, folder, sinks)  # the process that Slurm starts takes the lock
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class GoingOn:
 
     asked: RunSpec
     run: RunSpec
-    """With its models and data in folders of this machine."""
+    """`asked`, with models and data in folders of this machine."""
     state: RunState
     checkpoint: Path | None
-    """Where it begins; None for the beginning."""
+    """The checkpoint to resume from; None for the beginning."""
     faults: list[Problem]
-    """Of newer checkpoints."""
+    """Faults of newer checkpoints."""
     steps: int | None
-    """Of the whole run; None where it is not known yet."""
+    """Steps of the whole run; None where that is not known yet."""
     notes: list[str]
 
     @property
@@ -117,30 +117,30 @@ def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = 
     if not folder.spec.is_file():
         raise Problems(Problem("--resume", f"{folder.path} holds no spec.yaml", "use a run's folder", "not-found"))
     folder.check()
-    asked = _asked(folder, overrides)
+    requested = _read_spec(folder, overrides)
     if not provenance.spec_is_as_written(folder, provenance.read(folder)):
         fix = (
             f"put it back; rlrun train --resume {folder.path} KEY=VALUE changes what may change, "
             f"and a new run would take it: rlrun train {folder.spec}"
         )
         raise Problems(Problem(str(folder.spec), "was changed since the run began", fix, "changed"))
-    run = _as_prepared(asked, folder)
+    run = _as_prepared(requested, folder)
     notes = code_copy.changes(run, folder)
     state = store.RunReader(folder.events).look()
     if from_step is None:
         checkpoint, faults = supervise.newest_checkpoint(folder)
     else:
         checkpoint, faults = kept_checkpoints.of_step(folder, from_step, "--from").path, []
-    stored = (_asked(folder, []) if overrides else asked).trainer
-    same = all(getattr(asked.trainer, name) == getattr(stored, name) for name in LENGTH)
-    steps = (state.steps or None) if same else asked.trainer.total_training_steps
-    if not same:
-        notes += _longer(asked, state, supervise.step_of(checkpoint))
-    return GoingOn(asked, run, state, checkpoint, faults, steps, notes)
+    stored = (_read_spec(folder, []) if overrides else requested).trainer
+    same_length = all(getattr(requested.trainer, name) == getattr(stored, name) for name in LENGTH)
+    steps = (state.steps or None) if same_length else requested.trainer.total_training_steps
+    if not same_length:
+        notes += _length_notes(requested, state, supervise.step_of(checkpoint))
+    return GoingOn(requested, run, state, checkpoint, faults, steps, notes)
 
 
-def _longer(run: RunSpec, state: RunState, done: int) -> list[str]:
-    """What another length changes. Raises `Problems` where the run is past its end."""
+def _length_notes(run: RunSpec, state: RunState, done: int) -> list[str]:
+    """Notes on what another length changes. Raises `Problems` where the run is past the new end."""
     steps, optim = run.trainer.total_training_steps, run.optim
     if steps is not None and steps < done:
         fix = f"use more than {done}, or --from an earlier checkpoint"
@@ -162,7 +162,7 @@ def resume(
 ) -> Outcome:
     """Continue as `to_resume` says; a run that is done is left as it is. Raises `Problems`."""
     going_on = to_resume(folder, overrides, from_step)
-    asked, run = going_on.asked, going_on.run
+    requested, run = going_on.asked, going_on.run
     if going_on.is_done:
         write_all(sinks, going_on.state, [], [f"{folder.name} {going_on.line}"])
         return Outcome(0, going_on.state)
@@ -174,12 +174,12 @@ def resume(
         alerts = supervise.rollback_to(checkpoint, faults, folder)
         alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
         if overrides:
-            spec = to_yaml(asked)
+            spec = to_yaml(requested)
             provenance.amend(folder, spec)
             write_atomic(folder.spec, spec)
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *overrides])
-            before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
-            write_atomic(folder.words, before + typed + "\n")
+            typed_before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
+            write_atomic(folder.words, typed_before + typed + "\n")
         if not run.cluster.queues:
             with tracked(run, folder, sinks) as all_sinks:
                 supervisor = supervise.Supervisor(run, folder, lock, all_sinks, handle)
@@ -189,14 +189,14 @@ def resume(
 
 def _check_resumable(run: RunSpec, folder: Folder) -> None:
     """Raises `Problems` where what the run needs is missing or changed, or where it waits in a queue."""
-    of_model = run.model.problems() if supervise.needs_initial_weights(run, folder) else []
-    there = hardware.check(Context(run, here=not run.cluster.queues))
-    found = [*run.data.problems(), *run.reward.problems(), *run.environment.problems(), *of_model]
-    found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
-    if found := [*found, *guard.secrets_in_run(to_node(run), found)]:
-        raise Problems(found)
-    if run.cluster.queues and (waits := store.queued(folder)):
-        raise Problems(Problem(folder.name, f"is {waits}", f"rlrun stop {folder.path} would end it", "in-use"))
+    model_problems = run.model.problems() if supervise.needs_initial_weights(run, folder) else []
+    results = hardware.check(Context(run, here=not run.cluster.queues))
+    problems = [*run.data.problems(), *run.reward.problems(), *run.environment.problems(), *model_problems]
+    problems += [Problem(result.subject, result.message, result.fix) for result in results if result.level == "FAIL"]
+    if problems := [*problems, *guard.secrets_in_run(to_node(run), problems)]:
+        raise Problems(problems)
+    if run.cluster.queues and (queue_status := store.queued(folder)):
+        raise Problems(Problem(folder.name, f"is {queue_status}", f"rlrun stop {folder.path} would end it", "in-use"))
     supervise.check_unchanged(run, folder)
 
 
@@ -209,25 +209,25 @@ def _check_data(run: RunSpec, folder: Folder) -> int | None:
         rows = sum(1 for _ in log.sift(run.data.rows("train", kind)))
         for _ in log.sift(run.data.rows("val", kind)):
             pass
-    found = log.problems("error")
-    if rows < batch and not found:
+    errors = log.problems("error")
+    if rows < batch and not errors:
         fits = run.largest_batch(rows)
         fix = f"use {fits or 'more data, or fewer processes'}"
-        found.append(Problem("data.train_batch_size", f"got {batch}, and the data has {rows} rows", fix, "not-enough"))
-    if found:
-        raise Problems(found)
+        errors.append(Problem("data.train_batch_size", f"got {batch}, and the data has {rows} rows", fix, "not-enough"))
+    if errors:
+        raise Problems(errors)
     return rows
 
 
 def run_of(folder: Folder, overrides: Sequence[str]) -> RunSpec:
     """The run in a folder as its processes read it, with the settings that `overrides` change. Raises `Problems`."""
-    return _as_prepared(_asked(folder, overrides), folder)
+    return _as_prepared(_read_spec(folder, overrides), folder)
 
 
 def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
     try:
-        found = read_prepared(folder.path)
-        return found.applied_to(run) if found else run
+        prepared = read_prepared(folder.path)
+        return prepared.applied_to(run) if prepared else run
     except ValidationError as error:
         raise Problems(problem.within(str(folder.prepared)) for problem in explain(error, {})) from error
     except (OSError, ValueError) as error:
@@ -235,12 +235,12 @@ def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
 
 
 def judge_of(folder: Folder) -> RunJudge | None:
-    """By the run as it was asked for, from its folder; None where only another program knows that. Raises `Problems`
-    where it cannot be read."""
-    return None if folder.is_logged else RunJudge(_asked(folder, []))
+    """A judge with the settings in the run's folder; None where another program reports the run, so that they are
+    unknown. Raises `Problems` where they cannot be read."""
+    return None if folder.is_logged else RunJudge(_read_spec(folder, []))
 
 
-def _asked(folder: Folder, overrides: Sequence[str]) -> RunSpec:
+def _read_spec(folder: Folder, overrides: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = parse_yaml(read_file(folder.spec))

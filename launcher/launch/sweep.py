@@ -154,10 +154,10 @@ def names_of(every: Sequence[Point]) -> list[str]:
     names: list[str] = []
     for number, point in enumerate(every, start=1):
         parts = [f"{short[key]}_{_safe(value)}" if short[key] else _safe(value) for key, value in point.differs.items()]
-        whole = name = "-".join(parts) or "only"
+        full_name = name = "-".join(parts) or "only"
         taken = {other.lower() for other in names}
         while len(name) > NAME or name.lower() in taken:
-            name, number = f"{whole[: NAME - 6].rstrip('-.')}-{number}", number + len(every)
+            name, number = f"{full_name[: NAME - 6].rstrip('-.')}-{number}", number + len(every)
         names.append(name)
     return names
 
@@ -178,8 +178,8 @@ def _safe(value: str) -> str:
 
 def begin(overrides: Sequence[str], config_dir: Path | None, planned: Sequence[Planned], parallel: int | None) -> Sweep:
     """A new sweep's folder and record. Raises `Problems` where a point has one."""
-    if found := problems(planned):
-        raise Problems(found)
+    if errors := problems(planned):
+        raise Problems(errors)
     runs = [(each, each.run) for each in planned if each.run]
     trainer, labels = runs[0][1].trainer, {run.label for _, run in runs}
     base = (trainer.experiment_name or (labels.pop() if len(labels) == 1 else "sweep"))[:BASE]
@@ -225,7 +225,7 @@ def read(path: Path) -> Sweep:
     file = path / FILE
     try:
         node = parse_json(read_file(file))
-        entries = [SweepEntry(**{**each, "needs": Needs(**each["needs"])}) for each in node.pop("points")]
+        entries = [SweepEntry(**{**entry, "needs": Needs(**entry["needs"])}) for entry in node.pop("points")]
         sweep = Sweep(path, points=entries, **node)
         for entry in entries:
             plain = all(Path(name).name == name for name in (entry.run, entry.name))

@@ -92,8 +92,8 @@ class Folder:
             if path.is_symlink():
                 problems.append(Problem(str(path), "is a link", fix, "not-permitted"))
             elif path.exists() and not (path.is_dir() if path in folders else path.is_file()):  # a pipe, a device
-                what = "folder" if path in folders else "file"
-                problems.append(Problem(str(path), f"is not a {what}", fix, "not-permitted"))
+                kind = "folder" if path in folders else "file"
+                problems.append(Problem(str(path), f"is not a {kind}", fix, "not-permitted"))
         if problems:
             raise Problems(problems)
 

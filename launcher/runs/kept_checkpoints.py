@@ -59,10 +59,10 @@ def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> l
     if metric and listed and metric not in measured:
         got, fix = f"no checkpoint has {short_repr(metric)}", suggest(metric, measured)
         raise Problems(Problem("--metric", got, fix, "not-found"))
-    good = [one for one in listed if not one.faults]
-    grades = {one.step: grade(validation(one.metrics), ranking_metric) for one in good}
+    intact = [one for one in listed if not one.faults]
+    grades = {one.step: grade(validation(one.metrics), ranking_metric) for one in intact}
     ranked = sorted((value, step) for step, value in grades.items() if value is not None)
-    newest, best = good[0].step if good else None, ranked[-1][1] if ranked else None
+    newest, best = intact[0].step if intact else None, ranked[-1][1] if ranked else None
     return [replace(one, newest=one.step == newest, best=one.step == best) for one in listed]
 
 

@@ -131,8 +131,8 @@ def queued(folder: Folder) -> str:
 
 def find(name: str, root: Path) -> Folder:
     """The run meant by a folder's path, `project/experiment`, or an experiment's name that is unique."""
-    if found := named(name, root):
-        return found
+    if folder := named(name, root):
+        return folder
     if os.path.isfile(name):
         fix = "use the name of a run; rlrun status, show, watch, metrics, samples, diagnose, report, compare read logs"
         raise Problems(Problem(short_repr(name), "a file, and no run", fix, "not-found"))

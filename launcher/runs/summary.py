@@ -22,8 +22,8 @@ WORTH_BYTES = 2**16
 def state_of(folder: Folder, *, written: bool) -> RunState:
     """The state that the run's events make; `written` while a process appends to them."""
     mark = _mark(folder)
-    if not written and (kept := _read(folder, mark)):
-        return kept
+    if not written and (cached := _read(folder, mark)):
+        return cached
     state = fold(events_of(folder.events))
     if not written and mark == _mark(folder):
         keep(folder, state)

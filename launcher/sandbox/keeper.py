@@ -99,7 +99,7 @@ def _run(command: ShellCommand) -> ShellOutcome:
 
 def _watch(process: subprocess.Popen[bytes], sandbox: Path) -> tuple[int, str]:
     """Waits until the command and its descendants have ended, or a limit is reached; exit code and limit, or ""."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     last_activity, idle, pause = (0, 0, set[int]()), 0, POLL_S
     while True:
         time.sleep(pause)
@@ -115,7 +115,7 @@ def _watch(process: subprocess.Popen[bytes], sandbox: Path) -> tuple[int, str]:
         programs = _count(sandbox / "records")
         reasons = {
             f"used more than {CPU_S:g} s of processor time": ticks > (CPU_S + programs * CPU_OF_A_PROGRAM_S) * TICK,
-            f"took more than {WALL_S:g} s": now - began > WALL_S,
+            f"took more than {WALL_S:g} s": now - started_at > WALL_S,
             "waits for what does not come": idle > IDLE,
             f"started more than {PROCESSES} processes at a time": len(processes) > PROCESSES,
             "used more memory than a launch script needs":

@@ -38,12 +38,12 @@ _ARGUMENT_ERROR = re.compile(r"(\w+): (.*)")
 
 
 def _machine(host: str, address: str, gpus: Sequence[str], numbers: Sequence[int], depth: int) -> Machine:
-    number, processors, seconds, chosen = numbers
+    number, processors, seconds, drawn = numbers
     answers = {
         "hostname": host, "whoami": f"user-{host}", "scontrol": f"{host}\n{host}2", "ray": f"node_1\nnode_{number}",
         "getent": f"{address} {host}", "ip": address, "nvidia-smi": "\n".join(gpus), "uname": "Linux", "squeue": "",
-        "nproc": str(processors), "lscpu": str(processors), "shuf": str(chosen), "id": str(chosen),
-        "uuidgen": f"{chosen:x}-{host}", "git": f"{chosen:x}{seconds:x}",
+        "nproc": str(processors), "lscpu": str(processors), "shuf": str(drawn), "id": str(drawn),
+        "uuidgen": f"{drawn:x}-{host}", "git": f"{drawn:x}{seconds:x}",
     }  # fmt: skip
     return Machine(answers, number, seconds, depth=depth)
 

@@ -128,7 +128,7 @@ class _Sandbox:
         for folder in (self.files, self.box / "records", self.programs):
             folder.mkdir(parents=True)
         self.substitutes = substitutes
-        prefixes = dict.fromkeys(part for each in substitutes for part in each.prefixes)
+        prefixes = dict.fromkeys(part for substitute in substitutes for part in substitute.prefixes)
         self.prefixes = [(path, f"{self.files}{path}") for path in prefixes]
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], confined: bool) -> ScriptRun:
@@ -157,7 +157,7 @@ class _Sandbox:
             [shell, f"{self.files}{path}" if os.path.isabs(path) else path, *map(self._redirect_paths, arguments)],
             f"{self.files}{cwd}", {**variables, **base}, str(self.box),
             [*filter(os.path.exists, LIBRARIES), *readable, str(self.programs)],
-            [*executable, *_loaders()], confined,
+            [*executable, *_dynamic_linkers()], confined,
         )  # fmt: skip
         completed = subprocess.run(
             [sys.executable, "-P", "-m", "launcher.sandbox.keeper"], input=json.dumps(asdict(command)), text=True,
@@ -203,16 +203,16 @@ class _Sandbox:
         return text
 
     def _create_substitutes(self) -> None:
-        for each in self.substitutes:
-            target = Path(f"{self.files}{each.path}")
+        for substitute in self.substitutes:
+            target = Path(f"{self.files}{substitute.path}")
             with suppress(OSError):
-                if each.kind == "folder":
+                if substitute.kind == "folder":
                     target.mkdir(parents=True, exist_ok=True)
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
-                if each.kind == "program":
+                if substitute.kind == "program":
                     target.symlink_to(self.programs / "bin" / ".stub")
-                elif each.kind == "file" and not target.exists():
+                elif substitute.kind == "file" and not target.exists():
                     target.touch()
 
     # ---- after
@@ -240,9 +240,9 @@ class _Sandbox:
         shell_places = dict[str, str]()  # of shells whose text is in no file (bash -c)
         prelude = str(self.programs / "prelude")
         trace = self._read_text(self.box / "trace", 2**24)
-        for process, step, file, line, word, shell, parent, before in _TRACED.findall(trace):
+        for process, step, file, line, word, shell, parent, started_by in _TRACED.findall(trace):
             if shell:
-                shell_places[shell] = places.get((parent, before), last)
+                shell_places[shell] = places.get((parent, started_by), last)
             elif file not in ("", "environment", "main", prelude):
                 places[process, step] = last = f"{self._restore_paths(file)}:{line}"
             else:
@@ -331,7 +331,7 @@ def _order_by_step(records: list[tuple[int, StartedProgram]]) -> list[tuple[int,
     return ordered + sorted(group, key=lambda one: one[0])
 
 
-def _loaders() -> list[str]:
+def _dynamic_linkers() -> list[str]:
     """The dynamic linkers of this machine, which load shared libraries."""
     names = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
     return [os.path.realpath(name) for name in names if os.path.exists(name)]

@@ -46,28 +46,28 @@ def write_stubs(
     `machine` has HOST, and SEED, NOW and NUMBER, which are numbers; `answers` are what programs print; `box` is where
     stubs record."""
     programs, tools, answers_dir = folder / "bin", folder / "tools", folder / "answers"
-    for place in (programs, tools, answers_dir):
-        place.mkdir()
-    real = dict[str, str]()
+    for subfolder in (programs, tools, answers_dir):
+        subfolder.mkdir()
+    paths_by_name = dict[str, str]()
     for name in (*TOOLS, *BEHIND_STUBS):
         if program_path := shutil.which(name, path=f"{os.defpath}:/usr/local/bin"):
-            real[name] = os.path.realpath(program_path)
-            (tools / name).symlink_to(real[name])
-    words = {**machine, "BOX": str(box), "PROGRAMS": str(folder), "TOOLS": str(tools), "BASH": real["bash"],
+            paths_by_name[name] = os.path.realpath(program_path)
+            (tools / name).symlink_to(paths_by_name[name])
+    words = {**machine, "BOX": str(box), "PROGRAMS": str(folder), "TOOLS": str(tools), "BASH": paths_by_name["bash"],
              "PASSED": " ".join(PASSED), "ABSENT": " ".join(absent)}  # fmt: skip
     stub = programs / ".stub"
     _write_template("prelude.sh", folder / "prelude", words)
-    _write_template("stub.sh", stub, words, f"#!{real['bash']} -p\n")
+    _write_template("stub.sh", stub, words, f"#!{paths_by_name['bash']} -p\n")
     stub.chmod(0o755)
     for name, text in answers.items():
         (answers_dir / name).write_text(text)
     for name in {"sh", "zsh", "rlrun", *RECORDED, *PASSED, *THERE, *BEHIND_STUBS, *answers}:
         if name not in absent:
             (programs / name).symlink_to(stub)
-    for name, path in real.items():
+    for name, path in paths_by_name.items():
         if not (programs / name).is_symlink():
             (programs / name).symlink_to(path)
-    return [*real.values(), str(stub)]
+    return [*paths_by_name.values(), str(stub)]
 
 
 def _write_template(name: str, target: Path, words: Mapping[str, str], head: str = "") -> None:

@@ -25,15 +25,15 @@ class ClusterStatus:
 def cluster_status(address: str | None) -> ClusterStatus:
     """Raises `Problems` where there is no cluster to ask."""
     reached = reach(address)
-    own = _own_status(reached.address)
+    own_status = _own_status(reached.address)
     try:
         nodes = list_nodes(reached.address, reached.env)
     except Problems as problems:
-        return ClusterStatus(reached.address, own, (), tuple(from_problems(problems.problems)))
+        return ClusterStatus(reached.address, own_status, (), tuple(from_problems(problems.problems)))
     alive = [node for node in nodes if node.alive]
     addresses = {node.address for node in alive}
-    gone = {node.address: replace(node, cpus=0, gpus=0) for node in nodes if node.address not in addresses}
-    return ClusterStatus(reached.address, own, (*alive, *gone.values()))
+    lost_nodes = {node.address: replace(node, cpus=0, gpus=0) for node in nodes if node.address not in addresses}
+    return ClusterStatus(reached.address, own_status, (*alive, *lost_nodes.values()))
 
 
 def _own_status(address: str) -> CheckResult | None:

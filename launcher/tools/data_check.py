@@ -83,8 +83,8 @@ def check(
                         and (unscorable := why_unscorable(reward, make_answer(row)))
                     ):
                         findings.add("unscorable", row.where, unscorable)
-                for where, reason, what in tokens.count(rows):
-                    findings.add(what, where, reason)
+                for where, reason, finding in tokens.count(rows):
+                    findings.add(finding, where, reason)
     for repeat in repeated(seen["train"]):
         findings.add("repeated", repeat.where, f"repeats {repeat.first}")
     for repeat in in_both(seen["train"], seen["val"]):
@@ -100,11 +100,11 @@ def _report(
     name: str, data: Dataset, kind: Kind, seen: dict[Split, Seen], log: RefusedLog, tokens: _Tokens,
     findings: _Findings, batch_given: bool,
 ) -> DataReport:  # fmt: skip
-    sources: Counter[str] = sum((each.sources for each in seen.values()), Counter())
+    sources: Counter[str] = sum((one.sources for one in seen.values()), Counter())
     count = findings.counts
     report = DataReport(
-        name=name, kind=kind, rows={split: len(each.lines) for split, each in seen.items()}, refused=log.refused,
-        sources=dict(sources.most_common()), without_truth=sum(each.without_truth for each in seen.values()),
+        name=name, kind=kind, rows={split: len(one.lines) for split, one in seen.items()}, refused=log.refused,
+        sources=dict(sources.most_common()), without_truth=sum(one.without_truth for one in seen.values()),
         repeated=count["repeated"], in_both=count["in both"],
         unwritable=count["unwritable"], unscorable=count["unscorable"],
         prompt_tokens=histogram(tokens.prompts, data.max_prompt_length) if tokens.prompts else None,
@@ -112,15 +112,15 @@ def _report(
         cut_files=[*map(str, log.cut_files)],
         first=[*map(str, log.first), *findings.first][:SHOWN],
     )  # fmt: skip
-    wrong, notes = _judge(report, data, batch_given)
+    failures, notes = _judge(report, data, batch_given)
     if over := sum(sum(both) > (data.max_length or 2**60) for both in zip(tokens.prompts, tokens.answers, strict=True)):
         text = f"{over:,} rows have more than {data.max_length} tokens (data.max_length)"
-        (wrong if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
+        (failures if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
     if tokens.split:
         notes.append(several_sequences(tokens.split, len(tokens.prompts)))
     for fact in tokens.facts or ():
-        (wrong if fact.level == "FAIL" else notes).append(fact.line)
-    return replace(report, wrong=wrong, notes=notes)
+        (failures if fact.level == "FAIL" else notes).append(fact.line)
+    return replace(report, wrong=failures, notes=notes)
 
 
 def _judge(report: DataReport, data: Dataset, batch_given: bool) -> tuple[list[str], list[str]]:
@@ -145,9 +145,9 @@ def _judge(report: DataReport, data: Dataset, batch_given: bool) -> tuple[list[s
         (compared, False,
          f"{report.without_truth:,} rows have no ground truth; a reward that compares would give them 0"),
     ]  # fmt: skip
-    for what, lengths in (("prompts", report.prompt_tokens), ("answers", report.answer_tokens)):
+    for part, lengths in (("prompts", report.prompt_tokens), ("answers", report.answer_tokens)):
         if lengths:
-            text = f"{lengths.over:,} {what} ({lengths.share_over:.2%}) have more than {lengths.limit} tokens"
+            text = f"{lengths.over:,} {part} ({lengths.share_over:.2%}) have more than {lengths.limit} tokens"
             rules.append((lengths.over, data.truncation == "error", f"{text}; data.truncation={data.truncation}"))
     active = [(is_wrong, text) for holds, is_wrong, text in rules if holds]
     wrong = [*report.cut_files, *(text for is_wrong, text in active if is_wrong)]

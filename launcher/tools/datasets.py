@@ -89,7 +89,7 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
 
     Raises `Problems`.
     """
-    data_words, holds = _words_for(what, config_dir)
+    data_words, holds = _choice_words(what, config_dir)
     groups_given = {word.partition("=")[0] for word in overrides}
     has_model, has_reward = "model" in groups_given, "reward" in groups_given
     algorithm = [word for word in overrides if word.startswith("algorithm=")]
@@ -109,7 +109,7 @@ def _without_ending(file: str) -> str:
     return next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
 
 
-def _words_for(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
+def _choice_words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     """The overrides that choose the dataset, and what it holds where its config says so."""
     names = _dataset_choices(config_dir)
     what = next((one.name for one in known() if is_id(what) and one.repo == what), what)

@@ -87,10 +87,10 @@ class Feed:
                 self.ended = logged.event
             elif isinstance(logged.event, GOES_BACK):
                 self.ended = None
-            if step := self._take(logged):
+            if step := self._process(logged):
                 yield step
 
-    def _take(self, logged: LoggedEvent) -> TrackedStep | None:
+    def _process(self, logged: LoggedEvent) -> TrackedStep | None:
         event, position = logged.event, replace(self.position, seq=logged.seq)
         if isinstance(event, Step):
             shift = max(position.shift, position.row + 1 - event.step)
@@ -101,7 +101,7 @@ class Feed:
         if isinstance(event, Step | Sample | Distribution | Alert | Usage | Stalled | Restarted | Resumed):
             self._waiting.append(event)
         urgent = isinstance(event, Stalled) or (isinstance(event, Alert) and event.level == "critical")
-        if urgent and not any(isinstance(each, Sample | Distribution) for each in self._waiting):
+        if urgent and not any(isinstance(waiting, Sample | Distribution) for waiting in self._waiting):
             return self._finish(event)
         if isinstance(event, Step | Ended) or len(self._waiting) >= MOST_WAITING:
             return self._finish(event)

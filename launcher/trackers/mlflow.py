@@ -76,7 +76,7 @@ class MLflow(Tracker):
                 name = _name(key)
                 if self._sent is not None and name not in self._sent:
                     history = self._client.get_metric_history(self._id, name)
-                    self._sent[name] = {(each.timestamp, each.step) for each in history}
+                    self._sent[name] = {(entry.timestamp, entry.step) for entry in history}
                 if self._sent is None or (at, step.step) not in self._sent[name]:
                     yield Metric(name, value, at, step.step)
 

@@ -24,9 +24,9 @@ def with_guide_names(metrics: Mapping[str, float]) -> dict[str, float]:
     guide_values = {guide_name: metrics[name] for name, guide_name in rows.items() if name in metrics}
     means = defaultdict(list)
     for name, value in metrics.items():
-        if found := _HELD_OUT.fullmatch(name):
-            means[f"val/core/reward/{found[1]}"].append(value)
-    return {**{name: math.fsum(found) / len(found) for name, found in means.items()}, **guide_values, **metrics}
+        if match := _HELD_OUT.fullmatch(name):
+            means[f"val/core/reward/{match[1]}"].append(value)
+    return {**{name: math.fsum(values) / len(values) for name, values in means.items()}, **guide_values, **metrics}
 
 
 def distribution_names(name: str) -> list[str]:

@@ -51,7 +51,7 @@ class TensorBoard(Tracker):
                 first = step.went_back + 1 if step.went_back else 0
                 start = SessionLog(status=SessionLog.START)
                 self._write(Event(wall_time=step.at, step=first, session_log=start))
-            for number, values in _values(step).items():
+            for number, values in _values_by_step(step).items():
                 self._write(Event(wall_time=step.at, step=number, summary=Summary(value=values)))
         self._file.flush()
         self.state = self._file.state
@@ -63,7 +63,7 @@ class TensorBoard(Tracker):
         self._file.close()
 
 
-def _values(step: TrackedStep) -> dict[int, list[Summary.Value]]:
+def _values_by_step(step: TrackedStep) -> dict[int, list[Summary.Value]]:
     """The values to write, by their own step: what was reported after a step comes with the next `TrackedStep`."""
     values_by_step = defaultdict[int, list[Summary.Value]](list)
     for distribution in step.distributions:

@@ -167,20 +167,20 @@ def reach(address: str | None) -> Reach:
 
     The latter's token is in this machine's folder, unless the shell names one. Raises `Problems` where there is none.
     """
-    asked = address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS")
+    wanted = address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS")
     home = here()
     node = home.node()
-    if node and (asked in (None, "auto", node.address)):
-        if asked and _names_token():
+    if node and (wanted in (None, "auto", node.address)):
+        if wanted and _names_token():
             _check_token()
             return Reach(node.address)
         return Reach(node.address, auth_env(home.token))
-    if asked is None:
+    if wanted is None:
         raise Problems(
             Problem("cluster", "this machine is in no cluster", "use rlrun cluster up or join, or an address")
         )
     _check_token()
-    return Reach(asked)
+    return Reach(wanted)
 
 
 def _names_token() -> bool:

@@ -87,18 +87,18 @@ def port_error(port: int) -> OSError | None:
 def find(node: Node, keeper_pid: int | None = None) -> list[psutil.Process]:
     """The node's processes, without zombies. Some Ray processes overwrite their environment: they are found by their
     parent, or as children of the keeper, which adopts orphans."""
-    children, found = defaultdict[int, list[psutil.Process]](list), list[psutil.Process]()
+    children, processes = defaultdict[int, list[psutil.Process]](list), list[psutil.Process]()
     for process in psutil.process_iter(["ppid", "environ", "status"]):  # others' environments cannot be read
         children[process.info["ppid"]].append(process)
         if (process.info["environ"] or {}).get(MARK) == node.mark:
-            found.append(process)
+            processes.append(process)
     if keeper_pid is not None:
-        found += children[keeper_pid]
-    for process in found:  # it grows meanwhile
-        found += [child for child in children[process.pid] if child not in found]
+        processes += children[keeper_pid]
+    for process in processes:  # it grows meanwhile
+        processes += [child for child in children[process.pid] if child not in processes]
     return [
         process
-        for process in dict.fromkeys(found)
+        for process in dict.fromkeys(processes)
         if process.info["status"] != psutil.STATUS_ZOMBIE and DETACHED not in (process.info["environ"] or {})
     ]
 

@@ -158,7 +158,7 @@ class _RayRun:
             options_of_rank = {"num_gpus": request.gpus, "max_concurrency": 4, **options[process["node"]]}
             self.actors[process["rank"]] = remote.options(**options_of_rank).remote()
         self.places = self._collect_answers({rank: actor.describe.remote() for rank, actor in self.actors.items()})
-        single = len({place["address"] for place in self.places.values()}) == 1
+        single = len({description["address"] for description in self.places.values()}) == 1
         shared: dict[str, str] = {}
         if len(self.places) > 1:
             first = self.places[min(self.places)]
@@ -209,13 +209,13 @@ class _RayRun:
     def _forward(self, rank: int, task: Any) -> bool:
         """Pass on a process's output; False where it has ended."""
         try:
-            output, kept, code, usages = ray.get(task)
+            output, on_disk, code, usages = ray.get(task)
         except RayError:
             self.send(rank=rank, lost=_describe_loss(rank, self.places[rank]))
             self.left.discard(rank)
             return False
         if output:
-            self.send(rank=rank, output=output, kept=kept)
+            self.send(rank=rank, output=output, kept=on_disk)
         if usages:
             self.send(usage=[asdict(usage) for usage in usages])
         if code is not None:

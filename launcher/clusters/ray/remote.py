@@ -140,5 +140,5 @@ def _argv(reached: Reach, asked: JobCommand) -> list[str]:
 
 
 def _environment(reached: Reach) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if name not in OTHER_CLUSTER}
-    return {**ours, **reached.client_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+    inherited = {name: value for name, value in os.environ.items() if name not in OTHER_CLUSTER}
+    return {**inherited, **reached.client_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}

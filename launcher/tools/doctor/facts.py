@@ -56,8 +56,8 @@ def compare(nodes: Mapping[str, Facts], code_here: str) -> list[CheckResult]:
     results = []
     codes = _group_by_value({name: facts.code for name, facts in nodes.items()} | {"the machine that asks": code_here})
     if len(codes) > 1:
-        most, other, *_ = codes.values()
-        got = f"other code on {', '.join(other)} than on {', '.join(most)}"
+        majority, minority, *_ = codes.values()
+        got = f"other code on {', '.join(minority)} than on {', '.join(majority)}"
         results.append(CheckResult("FAIL", "rlrun", got, "use one version, or one commit, on all nodes"))
     names = dict.fromkeys(name for facts in nodes.values() for name in facts.versions)
     for name in names:

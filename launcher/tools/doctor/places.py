@@ -41,7 +41,7 @@ class CheckedFolder:
 
 def places(root: Path) -> tuple[list[CheckedFolder], list[CheckResult]]:
     """The folders that a run in `root` writes to, and a FAIL for each that has no valid path."""
-    named: list[tuple[str, Callable[[], Path], str, int]] = [
+    candidates: list[tuple[str, Callable[[], Path], str, int]] = [
         ("run root", root.absolute, "--root DIR (trainer.run_root)", LITTLE_BYTES),
         ("data store", data_store, "RLRUN_DATA=DIR", LITTLE_BYTES),
         ("model store", store.root, "RLRUN_MODELS=DIR", LITTLE_BYTES),
@@ -49,13 +49,13 @@ def places(root: Path) -> tuple[list[CheckedFolder], list[CheckResult]]:
         ("temporary", lambda: Path(tempfile.gettempdir()), "TMPDIR=DIR", int(GB)),
     ]
     folders, failures = list[CheckedFolder](), list[CheckResult]()
-    for what, where, by, little in named:
+    for purpose, locate, by, little in candidates:
         try:
-            folders.append(CheckedFolder(what, where().absolute(), by, little))
+            folders.append(CheckedFolder(purpose, locate().absolute(), by, little))
         except Problems as problems:
             failures += from_problems(problems.problems)
         except (OSError, RuntimeError) as error:  # no folder for temporary files; the home of an unknown user
-            failures.append(CheckResult("FAIL", what, error_message(error), f"set {by}"))
+            failures.append(CheckResult("FAIL", purpose, error_message(error), f"set {by}"))
     return folders, failures
 
 

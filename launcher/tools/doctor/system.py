@@ -50,11 +50,11 @@ def check_shared_memory(mount: Path) -> CheckResult:
 
 def _open_files(for_ray: bool) -> CheckResult:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_FOR_RAY if for_ray else FILES  # Ray holds a connection to each worker
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    needed = FILES_FOR_RAY if for_ray else FILES  # Ray holds a connection to each worker
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return CheckResult("OK", "open files", "enough for a process")
-    able = hard == resource.RLIM_INFINITY or hard >= wanted
-    fix = f"use ulimit -n {wanted}" + ("" if able else " as root, or limits.conf")
+    able = hard == resource.RLIM_INFINITY or hard >= needed
+    fix = f"use ulimit -n {needed}" + ("" if able else " as root, or limits.conf")
     level: Literal["WARN", "FAIL"] = "FAIL" if soft < FEW_FILES else "WARN"
     return CheckResult(level, "open files", f"a process may have {soft} files open at once", fix)
 

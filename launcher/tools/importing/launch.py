@@ -141,7 +141,7 @@ def _compose_launch(imported: ImportedLaunch, program: Program, placeholders: Se
     imported.problems += [one.within(imported.name) for one in problems if not table().named.get(one.where)]
     imported.problems += [one.within(imported.name) for one in result.problems if one.code != "conflicting-settings"]
     renamed = dict(zip(settings, new_words, strict=True))
-    extra = _extra_reward_model(result.config, renamed)
+    extra = _extra_model_words(result.config, renamed)
     words = [*_strategy(chosen, program), *(word for word in renamed if word not in extra and _is_known(word, renamed))]
     words += [f"{EXTRA}={literal([*extra.values()])}"] if extra else []
     keys = {key_of(word) for word in [*words, *new_words]}
@@ -162,7 +162,7 @@ def _implied(config: Mapping[str, Any], given: Set[str], extra_model: bool) -> l
     ]
 
 
-def _extra_reward_model(config: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, str]:
+def _extra_model_words(config: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, str]:
     """The words for a reward model, by the script's, where a reward function of the script scores with it: then the
     function is the run's reward, and the model is passed on in `engine.extra`."""
     reward = config.get("reward") or {}
@@ -197,9 +197,9 @@ def _pass_on(imported: ImportedLaunch, resolved: Resolution, wanted: Mapping[str
     added = [argument_of(key if key in known else f"+{key}", value) for key, value in differ]
     if not added:
         return resolved
-    before = list(resolved.run.engine.extra)  # type: ignore[attr-defined]
+    current = list(resolved.run.engine.extra)  # type: ignore[attr-defined]
     keys = {key_of(word) for word in added}
-    extra = [*(word for word in before if key_of(word) not in keys), *added]
+    extra = [*(word for word in current if key_of(word) not in keys), *added]
     others = [word for word in resolved.request.overrides if key_of(word.text) != EXTRA]
     passed = SourcedOverride(f"{EXTRA}={literal(extra)}", imported.name, "recipe")
     typed = {key_of(word) for word in imported.launch.words}
@@ -251,12 +251,12 @@ def _name_argument(imported: ImportedLaunch, word: str, parts: Sequence[str]) ->
 def _reason_to_omit(word: str, parts: Sequence[str]) -> str:
     """Why the word is left out; empty where it stays. `parts` of its value are known only when the script runs."""
     key, equals, value = word.partition("=")
-    named = key in table().named
-    if is_secret_name(key) and not named and not re.fullmatch(r"[\d.]*|true|false|null", value.lower()):
+    is_translated = key in table().named
+    if is_secret_name(key) and not is_translated and not re.fullmatch(r"[\d.]*|true|false|null", value.lower()):
         return f"{key} is left out, as it is a secret"
     if parts:
         return f"{word} is left out; only running the script tells {', '.join(parts)}"
-    if equals and not value.strip("'\"") and (named or key in TAKEN):
+    if equals and not value.strip("'\"") and (is_translated or key in TAKEN):
         return f"{word} is left out; it is empty: not set, or known only when it runs"
     if key.lstrip("+~").startswith(("hydra.", "hydra/")):
         return f"{word} is left out; no files of Hydra are written"

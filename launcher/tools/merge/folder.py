@@ -109,8 +109,8 @@ def _locate(given: str) -> Path:
 def list_few(names: Iterable[str], most: int = 3) -> str:
     """The first names, and how many more there are."""
     all_names = list(names)
-    more = f" and {len(all_names) - most} more" if len(all_names) > most else ""
-    return ", ".join(short_repr(name) for name in all_names[:most]) + more
+    rest = f" and {len(all_names) - most} more" if len(all_names) > most else ""
+    return ", ".join(short_repr(name) for name in all_names[:most]) + rest
 
 
 # ---- what has to be equal
@@ -146,15 +146,15 @@ def find_differences(
 
 
 def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
-    wrong = []
+    faults = []
     if missing := [name for name in first.tensors if name not in other.tensors]:
-        wrong.append(f"lacks {list_few(missing)}, which {first.given} has")
+        faults.append(f"lacks {list_few(missing)}, which {first.given} has")
     if extra := [name for name in other.tensors if name not in first.tensors]:
-        wrong.append(f"has {list_few(extra)}, which {first.given} lacks")
+        faults.append(f"has {list_few(extra)}, which {first.given} lacks")
     pairs = [(tensor, other.tensors[name]) for name, tensor in first.tensors.items() if name in other.tensors]
     if shapes := [f"{a.name} {list(b.shape)} for {list(a.shape)}" for a, b in pairs if a.shape != b.shape]:
-        wrong.append(f"other shapes than {first.given}'s: {list_few(shapes)}")
-    return wrong
+        faults.append(f"other shapes than {first.given}'s: {list_few(shapes)}")
+    return faults
 
 
 def _format_differences(first: ModelFolder, other: ModelFolder, one_format: bool) -> list[Problem]:

@@ -111,11 +111,11 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
 def _compare_models(models: Sequence[ModelFolder], *, one_format: bool) -> tuple[list[Problem], list[Problem]]:
     """Why the models cannot be mixed, and notes for the user."""
     paths = [at.path.resolve() for at in models]
-    repeated = [at for place, at in enumerate(models) if paths[place] in paths[:place]]
+    repeated = [at for index, at in enumerate(models) if paths[index] in paths[:index]]
     problems, notes = [Problem(at.given, "is given twice", "give each model once") for at in repeated], list[Problem]()
     for at in models[1:]:
-        wrong, differences = find_differences(models[0], at, one_format=one_format)
-        problems, notes = problems + wrong, notes + differences
+        mismatches, differences = find_differences(models[0], at, one_format=one_format)
+        problems, notes = problems + mismatches, notes + differences
     return problems, notes
 
 
@@ -225,11 +225,11 @@ def _find_base(adapter: ModelFolder) -> str:
     """The base beside an adapter, or the one that its config names."""
     if (adapter.path / "base").is_dir():
         return str(adapter.path / "base")
-    named = adapter.config.get("base_model_name_or_path")
-    if not isinstance(named, str) or not expand_user(named).is_dir():
-        got = f"{adapter.given} belongs to {short_repr(named)}, which is not a folder here"
+    base = adapter.config.get("base_model_name_or_path")
+    if not isinstance(base, str) or not expand_user(base).is_dir():
+        got = f"{adapter.given} belongs to {short_repr(base)}, which is not a folder here"
         raise Problems(Problem("--base", got, "give its folder", "not-found"))
-    return named
+    return base
 
 
 # ---- both
