@@ -1,4 +1,4 @@
-"""YAML and JSON of others, read within bounds: a small file must not cost minutes, or unlimited memory.
+"""YAML and JSON of untrusted files, read within bounds: a small file must not cost minutes or unlimited memory.
 
 The bounds are checked on the stream of YAML's events, before any value is made, and reading stops at the first that is
 exceeded: a refusal costs milliseconds.
@@ -17,9 +17,9 @@ from launcher.core.files import open_file
 from launcher.core.problems import Problem
 
 SIZE = 2**20  # bytes of a YAML text
-DEPTH = 64  # lists and groups within each other
-VALUES = 20_000  # with what aliases stand for
-DIGITS = 64  # of a number
+DEPTH = 64  # most levels of nested lists and groups
+VALUES = 20_000  # most values, those that aliases stand for included
+DIGITS = 64  # most characters of a number
 
 LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
@@ -27,38 +27,38 @@ _NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxXoO_:.]*")
 
 
 class LimitExceeded(ValueError):
-    """It is larger, deeper or longer than what is read here, or says a thing twice; `line` counts from 1."""
+    """The text is larger, deeper or longer than the bounds, or has a duplicate; `line` counts from 1."""
 
     def __init__(self, got: str, fix: str, line: int = 1) -> None:
         super().__init__(f"{got}; {fix}")
         self.got, self.fix, self.line = got, fix, line
 
     def in_file(self, name: str | Path) -> Problem:
-        """The same as a problem of that file."""
+        """The error as a problem of a file."""
         return Problem(f"{name}:{self.line}", self.got, self.fix, "bad-file")
 
 
 def check_limits(text: str | bytes) -> None:
-    """Raises `LimitExceeded`, or `yaml.YAMLError` where it is no YAML."""
+    """Raises `LimitExceeded` beyond a bound, and `yaml.YAMLError` where the text is not YAML."""
     if len(text) > SIZE:
         raise LimitExceeded(f"has {len(text):,} bytes", f"expected at most {SIZE:,}")
-    opened, anchors, values = list[tuple[str | None, int]](), dict[str, int](), 0
+    open_nodes, anchors, values = list[tuple[str | None, int]](), dict[str, int](), 0
     for event in yaml.parse(text, Loader=LOADER):
         line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = opened.pop()
+            anchor, start = open_nodes.pop()
             if anchor:
-                anchors[anchor] = values - before
+                anchors[anchor] = values - start
             continue
         if isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in opened):
+            if any(anchor == event.anchor for anchor, _ in open_nodes):
                 raise LimitExceeded(f"*{event.anchor} stands within itself", "expected a value", line)
-            values += anchors.get(str(event.anchor), 0) + 1  # a scalar's counts as one
+            values += anchors.get(str(event.anchor), 0) + 1  # an alias of a scalar counts as one
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if isinstance(event, yaml.CollectionStartEvent):
-                opened.append((event.anchor, values))
-                if len(opened) > DEPTH:
+                open_nodes.append((event.anchor, values))
+                if len(open_nodes) > DEPTH:
                     raise LimitExceeded(f"lists and groups stand more than {DEPTH} deep", "use fewer", line)
             elif isinstance(event, yaml.ScalarEvent) and _long_number(event):
                 raise LimitExceeded(f"a number has {len(event.value):,} digits", f"expected at most {DIGITS}", line)
@@ -74,19 +74,19 @@ def _long_number(event: Any) -> bool:
 
 
 def read_start(file: Path) -> bytes:
-    """All of a file, or enough to be seen as too long."""
+    """All of a file, or its first SIZE + 1 bytes, which `check_limits` refuses."""
     with open_file(file) as opened:
         return opened.read(SIZE + 1)
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """The value of a YAML text. Raises `ValueError`, or `yaml.YAMLError` where it is none."""
+    """The value of a YAML text. Raises `LimitExceeded` (a `ValueError`), or `yaml.YAMLError` where it is not YAML."""
     check_limits(text)
     return yaml.load(text, Loader=LOADER)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises `ValueError`, also where it is too deep."""
+    """The value of a JSON text. Raises `ValueError`, also where it is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -32,11 +32,11 @@ from yaml.constructor import ConstructorError
 from launcher.core.bounded_parse import LOADER
 
 LOCK = RLock()
-version.setbase(None)  # today's rules of Hydra, without its warning that none are named
+version.setbase(None)  # current rules of Hydra, without its warning that no version base is set
 
 
 class _Loader(LOADER):
-    """OmegaConf's reading of YAML (`1e-6` is a number, a date is a text), by the parser in C where there is one."""
+    """Reads YAML as OmegaConf does (`1e-6` is a number, a date is a text), with the parser in C if there is one."""
 
     yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
@@ -52,40 +52,40 @@ class _Loader(LOADER):
 
 @dataclass(frozen=True)
 class ComposedConfig:
-    """A config and the files that it is made of."""
+    """A config and the files that it is composed of."""
 
     config: DictConfig
     files: tuple[tuple[str, str], ...]
-    """Name of each file, in the order in which they are merged, and the place that it is put at."""
+    """(name, package) of each file, in the order in which they are merged."""
 
 
 def compose(
     folders: Sequence[Path], name: str, overrides: Sequence[Override], check: Callable[[Path], object] | None = None
 ) -> ComposedConfig:
-    """The config `name`; a file is that of the first folder which has it, and `check` is called before it is read.
+    """The config `name`; each file is taken from the first folder that has it, and `check` is called before it is read.
     Raises what Hydra, OmegaConf, YAML, the file system and `check` raise."""
     with LOCK:
-        files = CachingConfigRepository(_Files(folders, check))  # each file is asked for three times
-        found = create_defaults_list(files, name, list(overrides), prepend_hydra=False, skip_missing=False)
+        files = CachingConfigRepository(_Folders(folders, check))  # each file is read three times
+        defaults = create_defaults_list(files, name, list(overrides), prepend_hydra=False, skip_missing=False)
         loader = ConfigLoaderImpl(ConfigSearchPathImpl())
-        config = loader._compose_config_from_defaults_list(found.defaults, files)
+        config = loader._compose_config_from_defaults_list(defaults.defaults, files)
         OmegaConf.set_struct(config, True)
-        loader._apply_overrides_to_config(found.config_overrides, config)
+        loader._apply_overrides_to_config(defaults.config_overrides, config)
         OmegaConf.set_struct(config, False)
         config.pop("hydra", None)
-        return ComposedConfig(config, tuple((each.config_path, each.package or "") for each in found.defaults
+        return ComposedConfig(config, tuple((each.config_path, each.package or "") for each in defaults.defaults
                                       if each.config_path))  # fmt: skip
 
 
 @lru_cache(4096)
 def parse_override(word: str) -> Override:
-    """A word by Hydra's grammar; do not change what it holds. Raises `HydraException`, or `UnicodeEncodeError`."""
+    """An override, parsed by Hydra; cached, so never change it. Raises `HydraException` or `UnicodeEncodeError`."""
     word.encode()
     with LOCK:
         return OverridesParser.create().parse_override(word)
 
 
-class _Files(ConfigRepository):
+class _Folders(ConfigRepository):
     def __init__(self, folders: Sequence[Path], check: Callable[[Path], object] | None) -> None:
         self.sources = [_Folder(folder, check) for folder in folders]
 
@@ -103,22 +103,22 @@ class _Folder(FileConfigSource):
         if self.check:
             self.check(file)
         state = file.stat()
-        header, values = _read(file, state.st_mtime_ns, state.st_size, state.st_ino)
+        header, values = _read_file(file, state.st_mtime_ns, state.st_size, state.st_ino)
         return ConfigResult(
             provider=self.provider, path=self.path, config=OmegaConf.create(values), header=dict(header)
         )
 
 
 class _NoSchema(_Folder):
-    """Where Hydra looks for the dataclass of a file: there are none."""
+    """The source where Hydra looks for schemas (dataclasses) of files: it has none."""
 
     def load_config(self, config_path: str) -> ConfigResult:
         raise ConfigLoadError(config_path)
 
 
 @lru_cache(1024)
-def _read(file: Path, *state: int) -> tuple[tuple[tuple[str, str | None], ...], Any]:
-    """Hydra's header and the values of a file as it is now; they are copied where they are used."""
+def _read_file(file: Path, *state: int) -> tuple[tuple[tuple[str, str | None], ...], Any]:
+    """(Hydra's header, values) of a file, cached while its `state` is the same; callers copy them."""
     header = ConfigSource._get_header_dict(file.read_text(encoding="utf-8")[:512])
     with file.open("rb") as opened:  # an error names the file
         values = yaml.load(opened, Loader=_Loader)

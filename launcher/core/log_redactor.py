@@ -17,9 +17,9 @@ from launcher.core.files import AppendOnlyFile
 from launcher.core.redaction import redact
 
 LONGEST = 2**18
-"""Bytes of a line, and of what waits on a full disk. A longer line is cut where it has a space, so no secret is."""
+"""Most bytes of a line, and kept for a full disk. A longer line is cut at a space, so that no secret is cut."""
 _CHUNK = 2**16
-_END = re.compile(rb"[\r\n]")
+_LINE_END = re.compile(rb"[\r\n]")
 
 
 class LogRedactor:
@@ -27,22 +27,22 @@ class LogRedactor:
 
     def __init__(self, source: int, log: int) -> None:
         self.source, self._log = source, AppendOnlyFile(log, LONGEST)
-        self._half = bytearray()
+        self._unfinished = bytearray()
 
     def read(self) -> bool:
-        """Read once; False at the end."""
+        """Read once from the pipe and write whole lines; False at its end."""
         data = os.read(self.source, _CHUNK)
         if not data:
-            self._write(bytes(self._half))
+            self._write(bytes(self._unfinished))
             return False
-        fresh = max(len(self._half) - 1, 0)
-        self._half += data
-        if _END.search(self._half, fresh) or len(self._half) > LONGEST:
-            end = max(self._half.rfind(b"\n"), self._half.rfind(b"\r")) + 1
+        search_start = max(len(self._unfinished) - 1, 0)
+        self._unfinished += data
+        if _LINE_END.search(self._unfinished, search_start) or len(self._unfinished) > LONGEST:
+            end = max(self._unfinished.rfind(b"\n"), self._unfinished.rfind(b"\r")) + 1
             if not end:
-                end = self._half.rfind(b" ") + 1 or len(self._half)
-            self._write(bytes(self._half[:end]))
-            del self._half[:end]
+                end = self._unfinished.rfind(b" ") + 1 or len(self._unfinished)
+            self._write(bytes(self._unfinished[:end]))
+            del self._unfinished[:end]
         return True
 
     def _write(self, data: bytes) -> None:
@@ -52,10 +52,10 @@ class LogRedactor:
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the others still write while they end
-    given = sys.argv[1:]
+        signal.signal(number, signal.SIG_IGN)  # the processes still write while they end
+    arguments = sys.argv[1:]
     with selectors.DefaultSelector() as ready:
-        for source, log in zip(given[::2], given[1::2], strict=True):
+        for source, log in zip(arguments[::2], arguments[1::2], strict=True):
             descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             ready.register(int(source), selectors.EVENT_READ, LogRedactor(int(source), descriptor))
         while ready.get_map():

@@ -2,7 +2,7 @@
 SkyRL, DeepSpeed-Chat and guides. The names themselves stand in the rows of the catalogue (`core/metrics.py`).
 
 Names are compared without case, and blanks count as underscores. A spelling stands for one metric. Where a log has
-several spellings of a metric on one line, the one that stands first in `spellings` is the metric.
+several spellings of a metric on one line, the first in `spellings` counts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import cache, lru_cache
 from launcher.core.metrics import catalogue
 
 _PATTERNS = tuple(
-    (re.compile(pattern), ours)
-    for pattern, ours in (
+    (re.compile(pattern), template)
+    for pattern, template in (
         (r"timing/(.+)", r"timing_s/\1"),
         (r"(?:val/)?test_score/(.+)", r"val-core/\1/reward/mean@1"),
         (r"val-core/(.+)/(?:acc|score)/mean@([0-9]{1,9})", r"val-core/\1/reward/mean@\2"),
@@ -23,18 +23,18 @@ _PATTERNS = tuple(
         (r"eval/(.{1,200})/avg@([0-9]{1,9})", r"val-core/\1/reward/mean@\2"),
     )
 )
-_SECTIONS = ("train", "policy", "generate", "ppo_actor", "grpo_actor", "metrics", "optim")
-"""What trackers and trainers put before any name: `train/reward` is `reward`."""
+_PREFIXES = ("train", "policy", "generate", "ppo_actor", "grpo_actor", "metrics", "optim")
+"""Prefixes that trackers and trainers put before any name: `train/reward` is `reward`."""
 
 
 @cache
-def _ours() -> Mapping[str, str]:
-    """Of each spelling the metric that it stands for."""
+def _name_of_alias() -> Mapping[str, str]:
+    """Our name of the metric, by each of its spellings."""
     rows = {name: entry.aliases for name, entry in catalogue().items() if entry.aliases}
     return {alias: name for name, aliases in rows.items() for alias in (name, *aliases)}
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.casefold().replace(" / ", "/").replace(" ", "_")
 
 
@@ -44,14 +44,14 @@ def canonical(name: str) -> str:
 
     `val/test_score/openai/gsm8k` is `val-core/openai/gsm8k/reward/mean@1`, `timing/gen` is `timing_s/gen`.
     """
-    if found := _ours().get(name) or _ours().get(_plain(name)):
+    if found := _name_of_alias().get(name) or _name_of_alias().get(_normalize(name)):
         return found
-    section, _, rest = name.partition("/")
-    if section in _SECTIONS and name not in catalogue() and (ours := canonical(rest)) in catalogue():
-        return ours
-    for pattern, theirs in _PATTERNS:
+    prefix, _, rest = name.partition("/")
+    if prefix in _PREFIXES and name not in catalogue() and (our_name := canonical(rest)) in catalogue():
+        return our_name
+    for pattern, template in _PATTERNS:
         if match := pattern.fullmatch(name):
-            return match.expand(theirs)
+            return match.expand(template)
     return name
 
 
@@ -62,21 +62,21 @@ def spellings(canonical: str) -> tuple[str, ...]:
 
 
 def by_our_names(metrics: Iterable[str]) -> dict[str, str]:
-    """Of each metric of a step, by our name, the spelling that counts: of several the one that `spellings` has
-    first."""
+    """The spelling that counts of each metric of a step, by our name: of several spellings, the first in
+    `spellings`."""
     chosen = dict[str, str]()
     for name in metrics:
-        ours = canonical(name)
-        if ours not in chosen or _rank(ours, name) < _rank(ours, chosen[ours]):
-            chosen[ours] = name
+        our_name = canonical(name)
+        if our_name not in chosen or _rank(our_name, name) < _rank(our_name, chosen[our_name]):
+            chosen[our_name] = name
     return chosen
 
 
-def _rank(ours: str, name: str) -> int:
-    names = spellings(ours)
+def _rank(our_name: str, name: str) -> int:
+    names = spellings(our_name)
     return names.index(name) if name in names else len(names)
 
 
 def known(name: str) -> bool:
     """Whether some project is known to have a metric of this name."""
-    return name in _ours() or _plain(name) in _ours() or canonical(name) != name
+    return name in _name_of_alias() or _normalize(name) in _name_of_alias() or canonical(name) != name

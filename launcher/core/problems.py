@@ -18,7 +18,7 @@ Code = Literal[
 """Kinds of problems, each explained in docs/troubleshooting.md."""
 
 OnMessage = Callable[[str], None]
-"""Takes a line about what is under way."""
+"""Called with a line about the progress of an operation."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Problem:
     """What to use instead, as an instruction: `use 96 or 104`; empty where nothing is known to help."""
     code: Code = "invalid-setting"
     about: tuple[str, ...] = ()
-    """Full names of other settings, and of config groups whose choice matters, that it depends on."""
+    """Full names of the other settings, and of config groups, that the problem depends on."""
     value: int | str | None = None
-    """What `where` may be set to, where one value is known."""
+    """A valid value of the setting `where`, if one is known."""
 
     def within(self, place: str) -> Problem:
-        """The same problem, named as a part of `place`: `place: where`."""
+        """The same problem with `place` before its subject: `place: where`."""
         return replace(self, where=f"{place}: {self.where}" if self.where else place)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Problem:
 
 
 def conflict(where: str, got: str, fix: str | Sequence[int], *about: str) -> Problem:
-    """Valid values that are invalid together; numbers as `fix` are values to use instead."""
+    """A problem of values that are valid alone, but not together; numbers as `fix` are values to use instead."""
     if isinstance(fix, str):
         return Problem(where, got, fix, "conflicting-settings", about)
     return Problem(where, got, f"use {' or '.join(map(str, fix))}", "conflicting-settings", about, fix[0])
@@ -63,7 +63,7 @@ class Problems(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """One for each problem, as a person reads them."""
+        """One line for each problem."""
         return [str(problem) for problem in self.problems]
 
 
@@ -76,21 +76,21 @@ class InvalidSettings(ValueError):
 
 
 def suggest(word: str, known: Sequence[str], *, listed: str = "it may be", before: str = "") -> str:
-    """`did you mean x?` when something known is near, otherwise everything that is known. What is to be typed begins
-    with `before`: `model.path=models/`."""
+    """`did you mean x?` if a known word is similar, otherwise all known words. The word to type is shown after
+    `before`: `model.path=models/`."""
     if near := nearest(word, known):
         return f"did you mean {shlex.quote(before + near) if before else near}?"
     return f"{listed} {', '.join(sorted(known))}" if known else "there is none yet"
 
 
 def nearest(word: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """What is known and most like `word`, whatever its capitals and separators; never `word` itself."""
+    """The known word most similar to `word`, without regard to case and separators; never `word` itself."""
     plain: dict[str, str] = {}
     for name in known:
         if name != word:
             plain.setdefault(without_style(name), name)
     typed = without_style(word)
-    if swapped := next((name for name in plain if sorted(name) == sorted(typed)), None):  # letters that changed places
+    if swapped := next((name for name in plain if sorted(name) == sorted(typed)), None):  # swapped letters
         return plain[swapped]
     if len(typed) > 2 and len(begin := [name for name in plain if name.startswith(typed)]) == 1:
         return plain[begin[0]]
@@ -104,18 +104,18 @@ def without_style(name: str) -> str:
 
 
 def error_message(error: BaseException) -> str:
-    """The message of a library's error, as one line in our style."""
+    """The message of a library's error as one line, in lower case and without a full stop."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
     line = redact(text).splitlines()[0].strip().rstrip(".")  # before any cut: a part of a secret is not known as one
     return line[:1].lower() + line[1:] if re.match(r"[A-Z][a-z]+\b", line) else line
 
 
 def short_repr(value: object, limit: int = 80) -> str:
-    """`value` as Python writes it, cut so that one line stays one line."""
+    """`repr(value)` without secrets, cut to `limit` characters."""
     return shortened(repr(value), limit)
 
 
 def shortened(text: str, limit: int = 80) -> str:
-    """`text` cut after so many characters."""
+    """`text` without secrets, cut to `limit` characters."""
     text = redact(text)  # before the cut: a part of a secret is not known as one
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

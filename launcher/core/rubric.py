@@ -1,4 +1,4 @@
-"""What an evaluation of an agent that searches mails comes to, from the facts of its episodes. Pure."""
+"""The evaluation of an agent that searches e-mails, from the facts of its episodes. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from statistics import fmean, median, pstdev
 from launcher.core.events import HeldOutEpisodes
 
 RUBRIC = "ever_found_right_email"
-"""A fact that only such an agent's environment counts."""
+"""A fact that only the environment of such an agent counts."""
 _DIGITS = {"_reward": 3, "avg_turns_correct": 2, "avg_turns_idk": 2, "avg_search_attempts": 2, "eval_time": 1}
 _NOT_METRICS = ("step", "total_samples", "eval_time", "beat_rate")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The keys of eval_logs/eval_step_NNNN.json, in their order. Episodes that a fault ended are no samples; a mean of
-    nothing is None."""
+    """The keys of eval_logs/eval_step_NNNN.json, in their order. Episodes that ended by a fault are not samples; a mean
+    over no sample is None."""
 
     step: int
     accuracy: float
@@ -28,7 +28,7 @@ class Evaluation:
     avg_reward: float
     median_reward: float
     std_reward: float
-    """Of the whole population (divided by n)."""
+    """Standard deviation of the population (divided by n)."""
     min_reward: float
     max_reward: float
     found_correct_email: int
@@ -47,19 +47,19 @@ class Evaluation:
 
     @property
     def json(self) -> str:
-        lines = (f'  "{field.name}": {_written(field.name, getattr(self, field.name))}' for field in fields(self))
+        lines = (f'  "{field.name}": {_to_json(field.name, getattr(self, field.name))}' for field in fields(self))
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @property
     def metrics(self) -> dict[str, float]:
-        """`eval/` and its keys, of those that are known."""
-        named = {
+        """The evaluation as metrics, `eval/KEY`, without values that are None."""
+        values = {
             name: getattr(self, name) for name in (field.name for field in fields(self)) if name not in _NOT_METRICS
         }
-        return {f"eval/{name}": float(value) for name, value in named.items() if value is not None}
+        return {f"eval/{name}": float(value) for name, value in values.items() if value is not None}
 
 
-def _written(name: str, value: float | None) -> str:
+def _to_json(name: str, value: float | None) -> str:
     digits = next((digits for ending, digits in _DIGITS.items() if name.endswith(ending)), None)
     if value is None:
         return "null"
@@ -67,8 +67,8 @@ def _written(name: str, value: float | None) -> str:
 
 
 def evaluation_of(event: HeldOutEpisodes, first_reward: float | None = None) -> Evaluation | None:
-    """Of a validation; None where its environment counts other facts, or no episode has a reward. `first_reward` is the
-    mean of the run's first evaluation, by default of this one."""
+    """The evaluation in a validation; None where its environment counts other facts, or no episode has a reward.
+    `first_reward` is the mean reward of the run's first evaluation, by default of this one."""
     known = [place for place, reward in enumerate(event.rewards) if math.isfinite(reward)]
     if RUBRIC not in event.facts or not known:
         return None
@@ -78,12 +78,12 @@ def evaluation_of(event: HeldOutEpisodes, first_reward: float | None = None) -> 
         return [event.facts[name][place] for place in known]
 
     def turns(chosen: Sequence[float]) -> float | None:
-        found = [event.turns[place] for place, one in zip(known, chosen, strict=True) if one]
-        return fmean(found) if found else None
+        chosen_turns = [event.turns[place] for place, is_chosen in zip(known, chosen, strict=True) if is_chosen]
+        return fmean(chosen_turns) if chosen_turns else None
 
     correct, idk = of("answer_correct"), of("returned_i_dont_know")
     searches, repeated = round(sum(of("num_searches"))), round(sum(of("num_repeated_searches")))
-    least = fmean(rewards) if first_reward is None else first_reward
+    reference = fmean(rewards) if first_reward is None else first_reward
     return Evaluation(
         step=event.step, accuracy=sum(correct) / len(known), correct_answers=round(sum(correct)),
         total_samples=len(known), attempted_answer=round(sum(of("attempted_answer"))), avg_reward=fmean(rewards),
@@ -92,5 +92,5 @@ def evaluation_of(event: HeldOutEpisodes, first_reward: float | None = None) -> 
         total_repeated_searches=repeated, total_unique_searches=searches - repeated, total_searches=searches,
         avg_turns_correct=turns(correct), avg_turns_idk=turns(idk), avg_search_attempts=searches / len(known),
         num_idk=round(sum(idk)), eval_time=event.seconds,
-        beat_rate=sum(reward > least for reward in rewards) / len(known),
+        beat_rate=sum(reward > reference for reward in rewards) / len(known),
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Calls user code: whatever it raises is returned as a reason. The one place that catches every exception.
 
-It loads little more than the standard library, as the processes that run such code begin with it.
+It imports little beside the standard library, as the processes that run user code import it first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TypeVar
 from launcher.core.redaction import redact
 
 T = TypeVar("T")
-LONGEST = 300  # characters of a reason
-LINE = 80  # characters of a line of code that is shown
+LONGEST = 300  # most characters of a reason
+LINE = 80  # most characters shown of a line of code
 LIBRARY = re.compile(
     "|".join((re.escape(os.path.dirname(os.__file__)), re.escape(str(Path(__file__).parents[1])), "<", ".*-packages/",
               r".*/lib/python3\.", ".*/launcher/engines/"))
 )  # fmt: skip
-"""Files of Python, of this project and of packages, here and, as far as can be said, on other machines."""
+"""Files of Python, of this project and of packages, here and, by common paths, on other machines."""
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,32 @@ class CallFailure:
 
     reason: str
     kind: str = ""
-    """The class of what was raised, where something was."""
+    """The class of the exception; empty where none was raised."""
 
 
 def try_call(call: Callable[[], T], file: str = "") -> T | CallFailure:
-    """What `call` returns, or what it raised; of the code in `file`, the line is named where it is part of it."""
-    found = caught(call)
-    if not isinstance(found, Raised):
-        return found
-    kind, text = type(found.error).__name__, caught(partial(_one_line, found.error))  # its __str__ may raise, too
+    """What `call` returns, or why it failed, with the line of `file`, else of the user's own code, that raised."""
+    result = caught(call)
+    if not isinstance(result, Raised):
+        return result
+    kind, text = type(result.error).__name__, caught(partial(_message_of, result.error))  # its __str__ may raise, too
     output = f": {text}" if isinstance(text, str) and text else ""
-    place = caught(partial(_place, found.error, file))  # where memory has run out, there may be none to look it up
+    place = caught(partial(_line_of_error, result.error, file))  # may fail, too, if memory has run out
     return CallFailure(shorten(f"{kind}{output}") + (place if isinstance(place, str) else ""), kind)
 
 
 @dataclass(frozen=True)
 class Raised:
-    """What a call raised."""
+    """The exception that a call raised."""
 
     error: BaseException
 
     @property
     def own_line(self) -> str:
-        """The innermost line of a person's own code: `my.py:12: return float(text)`; empty where there is none."""
+        """The innermost line of the user's own code: `my.py:12: return float(text)`; empty where there is none."""
         frames = traceback.extract_tb(self.error.__traceback__)
-        own = own_places((frame.filename, frame.lineno or 0) for frame in frames)
-        return shown_line(*own[-1]) if own else ""
+        own_frames = own_places((frame.filename, frame.lineno or 0) for frame in frames)
+        return shown_line(*own_frames[-1]) if own_frames else ""
 
 
 def caught(call: Callable[[], T]) -> T | Raised:
@@ -77,19 +77,19 @@ async def caught_awaiting(call: Callable[[], Awaitable[T]]) -> T | Raised:
         return Raised(error)
 
 
-def _one_line(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _place(error: BaseException, file: str) -> str:
+def _line_of_error(error: BaseException, file: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     places = [(frame.filename, frame.lineno or 0) for frame in frames]
-    within = [place for place in places if place[0] == file] or own_places(places) or places
-    return f" ({shown_line(*within[-1])})" if within else ""
+    shown = [place for place in places if place[0] == file] or own_places(places) or places
+    return f" ({shown_line(*shown[-1])})" if shown else ""
 
 
 def own_places(places: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Those in files of a person: neither Python's, nor this project's, nor of an installed package."""
+    """The (file, line) pairs in the user's own files: not of Python, this project or an installed package."""
     return [place for place in places if not LIBRARY.match(place[0])]
 
 
