@@ -1,6 +1,6 @@
-"""What this process is busy with, or waits for: said where it is known, and shown by who listens.
+"""What this process is busy with or waits for: reported where it is known, and shown by a listener.
 
-It loads nothing, as it is shown before anything else is loaded.
+It imports nothing else of this project, as it is used before anything else is loaded.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from contextlib import contextmanager
 Listener = Callable[[str, float], None]
 """Takes a text and the seconds that it has been true for."""
 QUIET = "RLRUN_QUIET"
-"""Environment variable: nothing is shown on standard error of what is checked."""
+"""Environment variable that turns off messages on standard error about what is being checked."""
 _listeners: list[Listener] = []
 
 
 def report(text: str, for_s: float = 0.0) -> None:
-    """What begins now, or has lasted `for_s` seconds; an empty text ends what was reported before."""
+    """Report what begins now, or has lasted `for_s` seconds; an empty text ends the last report."""
     if _listeners:
         _listeners[-1](text, for_s)
 
 
 @contextmanager
 def reported(text: str) -> Iterator[None]:
-    """It is reported, and over at the end; also a decorator."""
+    """Report `text` while the block runs; also a decorator."""
     report(text)
     try:
         yield
@@ -33,7 +33,7 @@ def reported(text: str) -> Iterator[None]:
 
 @contextmanager
 def reported_to(listener: Listener) -> Iterator[None]:
-    """What any thread reports meanwhile goes to this listener, and to none that listened before."""
+    """Send all reports of this process, of any thread, to `listener` alone while the block runs."""
     _listeners.append(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""An episode with an environment as people see it."""
+"""An episode with an environment, for display."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CalledTool:
-    """A call in an episode; `arguments` are JSON."""
+    """A tool call in an episode; `arguments` are JSON."""
 
     name: str
     arguments: str
@@ -17,7 +17,7 @@ class CalledTool:
 
 @dataclass(frozen=True)
 class EpisodeTurn:
-    """A turn of the policy, and what the environment said to it; long texts are cut."""
+    """A turn of the policy, and the environment's observation after it; long texts are cut."""
 
     text: str
     observation: str = ""
@@ -28,7 +28,7 @@ class EpisodeTurn:
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """An episode as people see it: why it ended, and its turns. `fault` says why it has no score."""
+    """An episode for display: why it ended, and its turns. `fault` says why it has no score."""
 
     outcome: str
     turns: tuple[EpisodeTurn, ...]

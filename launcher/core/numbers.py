@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 NOTHING = 1e-12
-"""What a sum that should be 0 leaves behind is smaller."""
+"""Absolute values below it are rounding errors of sums, shown as 0."""
 
 
 def compact(value: float, *, sign: bool = False) -> str:
-    """Three significant digits, from 1,000 on whole: `0.0123`, `2,043`, `1e-06`; with `sign` also that of a gain."""
+    """Three significant digits, whole numbers from 1,000 on: `0.0123`, `2,043`, `1e-06`; `sign`: also a plus."""
     plus = "+" if sign else ""
     if not math.isfinite(value):
         return f"{value:{plus}}"

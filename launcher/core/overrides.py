@@ -9,12 +9,12 @@ from typing import Any
 
 
 def key_of(word: str) -> str:
-    """What an override names: `optim.lr` of `++optim.lr=1e-5`."""
+    """The key of an override: `optim.lr` of `++optim.lr=1e-5`."""
     return word.lstrip("+~").partition("=")[0]
 
 
 def argument(key: str, value: str) -> str:
-    """`key=value` as Hydra reads it: quoted where it is more than a plain name or path."""
+    """`key=value` as Hydra reads it, with the value quoted unless it is a plain name, number or path."""
     return f"{key}={value if is_plain(value) else quoted(value)}"
 
 
@@ -23,13 +23,13 @@ def is_plain(value: str) -> bool:
 
 
 def quoted(value: str) -> str:
-    """A text in Hydra's quotes, in which only a quote, and backslashes before it, are escaped."""
+    """A text in quotes for Hydra, which escapes only quotes, and backslashes before a quote."""
     text = re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ("\\" if found[2] else "") + found[2], value)
     return f'"{text}"'
 
 
 def literal(value: Any, text: Callable[[str], str] = quoted) -> str:
-    """A value as Hydra reads it; `text` writes the texts in it."""
+    """A value in Hydra's grammar; `text` writes the strings in it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str | Path):
@@ -38,4 +38,4 @@ def literal(value: Any, text: Callable[[str], str] = quoted) -> str:
         return f"{{{','.join(f'{key}:{literal(inner, text)}' for key, inner in value.items())}}}"
     if isinstance(value, Sequence):
         return f"[{','.join(literal(inner, text) for inner in value)}]"
-    return str(value)  # numbers, NumPy's, too
+    return str(value)  # numbers, also NumPy's

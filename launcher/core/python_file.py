@@ -1,4 +1,4 @@
-"""A person's own Python file that settings name by `path`: `reward=python`, `environment=python`."""
+"""A user's own Python file that settings name by `path`: `reward=python`, `environment=python`."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from typing import Any, ClassVar, Self
 from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr, suggest
 
-CODE = "code"  # of a run's folder, as runs.folder.Folder has it
+CODE = "code"  # subfolder of a run's folder, as in runs.folder.Folder
 
 
 class PythonFile:
-    """What such settings have in common; `copied_from` is, where `path` is a run's copy, the folder of the original."""
+    """Base of such settings; `copied_from` is the folder of the original where `path` is a run's copy."""
 
     path: str
     copied_from: str | None
     group: ClassVar[str]
-    """The group of settings that they are of."""
+    """Their group of settings: `reward`, `environment`."""
 
     @property
     def original(self) -> Path:
-        """The file that was written by a person: `path`, but for a copy in a run's folder, code."""
+        """The user's file: `path`, or the original of a copy in a run's folder `code`."""
         path = Path(self.path).expanduser().resolve()
         return Path(self.copied_from, path.name) if self.copied_from and path.parent.parent.name == CODE else path
 
     def with_absolute_paths(self) -> Self:
-        return self._at(str(expand_user(self.path).resolve()))
+        return self._with_path(str(expand_user(self.path).resolve()))
 
     def within(self, folder: Path) -> Self:
-        return self._at(str(folder.absolute() / self.path))
+        return self._with_path(str(folder.absolute() / self.path))
 
-    def _at(self, path: str) -> Self:
-        made: Any = replace(self, path=path)  # type: ignore[type-var]  # a mixin of dataclasses
-        return made
+    def _with_path(self, path: str) -> Self:
+        copy: Any = replace(self, path=path)  # type: ignore[type-var]  # a mixin of dataclasses
+        return copy
 
     def parsed(self) -> ast.Module | list[Problem]:
-        """Its source, or why it cannot be read."""
+        """The parsed source, or the problems of reading it."""
         try:
             return ast.parse(expand_user(self.path).read_bytes(), filename=self.path)
         except Problems as error:
             return [problem.within(f"{self.group}.path") for problem in error.problems]
         except OSError as error:
-            return [self._unreadable(error)]
+            return [self._read_problem(error)]
         except (SyntaxError, ValueError) as error:  # ValueError: a NUL
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             text = error.msg if isinstance(error, SyntaxError) else str(error)
             return [Problem(f"{self.group}.path", f"{self.path}{line}: {text}", "use a Python file that compiles")]
 
-    def _unreadable(self, error: OSError) -> Problem:
-        """With the file beside it that has nearly this name."""
+    def _read_problem(self, error: OSError) -> Problem:
+        """The problem that the file cannot be read; it suggests a file beside it with a similar name."""
         got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
         path = Path(self.path)
         beside = [each.name for each in path.expanduser().parent.glob("*.py")] if self.path.isprintable() else []

@@ -1,4 +1,4 @@
-"""A cache on disk: what a plan has computed, for the next one. Each kind of result has a folder of limited size."""
+"""A cache on disk of what a plan has computed, for later plans. Each kind of result has a folder of limited size."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from launcher.core.files import expand_user, read_file, write_atomic
 from launcher.core.problems import Problems
 
 MOST = 500
-"""Results of a kind that are kept; the oldest are deleted."""
+"""Most results of a kind that are kept; the oldest are deleted."""
 
 
 def cache_folder(kind: str) -> Path:
-    """Where results of a kind are kept. Raises `Problems` where there is no home."""
+    """The folder of a kind of results. Raises `Problems` where the user has no home folder."""
     return expand_user(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "rlrun" / kind
 
 
 def recall(kind: str, key: str) -> Any:
-    """What was kept under the key; None where nothing was, or where it cannot be read."""
+    """The value stored under `key`; None where there is none, or it cannot be read."""
     with suppress(OSError, ValueError, Problems):
         return parse_json(read_file(cache_folder(kind) / f"{key}.json"))
     return None
 
 
 def remember(kind: str, key: str, value: Any) -> None:
-    """Keep a value that JSON can hold, where the disk allows it."""
+    """Store a JSON-serializable value; an error of the disk is ignored."""
     with suppress(OSError, Problems):
         folder = cache_folder(kind)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

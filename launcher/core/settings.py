@@ -1,4 +1,4 @@
-"""How a setting is declared, checked and looked up. Nothing here knows what any setting means."""
+"""How a setting is declared, checked and looked up; independent of what a setting means."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 def listed(value: Any) -> Any:
-    """One name may be written without the brackets of a list; a list becomes the tuple that we keep."""
+    """A single name becomes a tuple of it, and a list a tuple; other values are left as they are."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
-"""One text or a list of texts."""
+"""A text or a list of texts, stored as a tuple."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +43,11 @@ class ReadOnlyWith:
     """
 
     other: str
-    """A setting or property of the same class; after `run.` one of the run."""
+    """A setting or property of the same class, or, after `run.`, of the run."""
     values: tuple[Any, ...]
-    """Those with which it is read; none: any true value."""
+    """Values of `other` with which the setting is read; none: any true value."""
     fix: str
-    """The argument with which it would be read; `{place}` is where the class stands in the run."""
+    """The argument with which it is read; `{place}` stands for the place of the class in the run."""
     why: str
     """Why it is not read, where `other` is not a setting."""
 
@@ -104,7 +104,7 @@ _adapters: dict[type, TypeAdapter[Any]] = {}
 
 
 def adapter(cls: type) -> TypeAdapter[Any]:
-    """The reader and writer of a settings class, built once: building costs more than using."""
+    """The pydantic adapter of a settings class, cached, as building one costs more than using it."""
     if cls not in _adapters:
         _adapters[cls] = TypeAdapter(cls)
     return _adapters[cls]
@@ -113,7 +113,7 @@ def adapter(cls: type) -> TypeAdapter[Any]:
 def from_node(cls: type[T], node: Any) -> T:
     """A settings class from plain dicts, lists and scalars; pydantic's `ValidationError` names what is wrong.
 
-    By way of JSON, whose strict reading takes a dict for a class but never `true` for 1.
+    The node is read as JSON, as strict reading of JSON accepts a dict for a class, but never `true` for 1.
     """
     built: T = adapter(cls).validate_json(json.dumps(node))
     return built

@@ -1,4 +1,4 @@
-"""What a run came to, as its last event says it."""
+"""Whether a run learned, as its last event says."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ VerdictKind = Literal["learned", "not learned", "harmed", "cannot tell"]
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """Whether a run learned, by its held-out rows."""
+    """Whether a run learned, judged by its held-out rows."""
 
     kind: VerdictKind
     text: str
-    """From where to where, or why not, with its numbers."""
+    """The held-out score or loss at the start and the end, or why nothing can be said."""
     fix: str = ""
-    """The argument that helps."""
+    """The argument that helps; empty where none is known."""
 
     @property
     def line(self) -> str:
-        more = f"; use {self.fix}" if self.fix and self.fix not in self.text else ""
-        return f"{self.kind}: {self.text}{more}"
+        fix_text = f"; use {self.fix}" if self.fix and self.fix not in self.text else ""
+        return f"{self.kind}: {self.text}{fix_text}"

@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, by its own reader: the package is loaded where one is read."""
+"""Event files of TensorBoard, read with its own package, which is imported only then."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ NAME = ".tfevents."
 
 
 def is_one(start: bytes) -> bool:
-    """Whether a file that begins so is one."""
+    """Whether a file that begins with `start` is an event file of TensorBoard."""
     return b"brain.Event:" in start[:64]
 
 
 def read_events(path: Path, at: float, after: int = 0) -> Iterator[Event]:
-    """Steps, in their order, without the first `after`. A record that was cut ends them. Raises `OSError`, and
-    `Problems` where the package is not installed."""
-    for seen, (step, group) in enumerate(groupby(_scalars(path), key=lambda found: found[0])):
+    """The steps in order, without the first `after`, up to a truncated record. Raises `OSError`, and `Problems` where
+    the package is not installed."""
+    for index, (step, group) in enumerate(groupby(_scalars(path), key=lambda scalar: scalar[0])):
         metrics = {tag: value for _, tag, value in group}
-        if seen >= after:
+        if index >= after:
             yield Step(at=at, step=step, metrics=metrics)
 
 

@@ -15,11 +15,11 @@ class CommonItems:
     """Prompts whose answers have a score in both validations, in the order of the first."""
 
     pairs: list[tuple[str, float, float]]
-    """Data source and both scores."""
+    """(data source, score in the first validation, score in the second)."""
     logged: tuple[int, int]
-    """Prompts of each."""
+    """Number of logged prompts of each validation."""
     means: bool
-    """Over all answers to a prompt; otherwise the scores are those of the first answers."""
+    """Whether a score is the mean over all answers to a prompt; else it is that of the first answer."""
 
     def scores(self, source: str = "") -> list[tuple[float, float]]:
         return [(a, b) for each, a, b in self.pairs if source in ("", each)]
@@ -30,7 +30,7 @@ class CommonItems:
 
 
 def common_items(one: RunRecord, step: int, other: RunRecord, other_step: int) -> CommonItems:
-    """From the scores of all prompts where both logs have them, else from the answers that were logged."""
+    """The common prompts, from the scores of all prompts if both logs have them, else from the logged answers."""
     a, b = prompt_scores(one, step), prompt_scores(other, other_step)
     if not (means := bool(a and b)):
         a, b = _first_answers(one, step), _first_answers(other, other_step)
@@ -39,14 +39,14 @@ def common_items(one: RunRecord, step: int, other: RunRecord, other_step: int) -
 
 def prompt_scores(record: RunRecord, step: int) -> dict[PromptKey, float]:
     """The mean score of each prompt at a step; empty where they are not logged."""
-    kept = next((each for each in (record.scores, record.first_scores) if each and each[0].step == step), None)
-    if kept is None and record.scores:
-        kept = [each for each in record.events() if isinstance(each, HeldOutScores) and each.step == step]
-    return by_prompt(kept or [])
+    events = next((event for event in (record.scores, record.first_scores) if event and event[0].step == step), None)
+    if events is None and record.scores:
+        events = [event for event in record.events() if isinstance(event, HeldOutScores) and event.step == step]
+    return by_prompt(events or [])
 
 
 def _first_answers(record: RunRecord, step: int) -> dict[PromptKey, float]:
-    kept = next((each for each in (record.samples, record.first_samples) if each and each[0].step == step), [])
-    if len(kept) >= KEPT_SAMPLES or (not kept and step in record.sample_steps):
-        kept = [each for each in record.events() if isinstance(each, Sample) and each.step == step]
-    return numbered((each.data_source, prompt_digest(each.prompt, each.ground_truth), each.value) for each in kept)
+    samples = next((each for each in (record.samples, record.first_samples) if each and each[0].step == step), [])
+    if len(samples) >= KEPT_SAMPLES or (not samples and step in record.sample_steps):
+        samples = [each for each in record.events() if isinstance(each, Sample) and each.step == step]
+    return numbered((each.data_source, prompt_digest(each.prompt, each.ground_truth), each.value) for each in samples)

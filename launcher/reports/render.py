@@ -1,4 +1,4 @@
-"""The templates of this folder. All that is printed into a page is escaped, and all that is printed into Markdown."""
+"""The templates of this folder. Every value printed into a page or into Markdown is escaped."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from launcher.reports import text
 
 
 def render(template: str, **values: Any) -> str:
-    """Markdown of a template that ends with .md.j2; a page, or a part of one, of another."""
+    """Markdown from a template that ends with .md.j2; HTML from any other template."""
     environment = _environment(html=not template.endswith(".md.j2"))
     return environment.get_template(template).render(version=__version__, **values)
 
 
 @cache
 def _environment(html: bool) -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=html,
         undefined=StrictUndefined,
@@ -31,15 +31,15 @@ def _environment(html: bool) -> Environment:
         trim_blocks=False,
         keep_trailing_newline=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "num": number, "percent": lambda share: f"{share:.0%}", "clock": clock, "cut": text.cut, "line": text.one_line,
         "fenced": text.fenced, "ours": text.Plain,
     }  # fmt: skip
-    return made
+    return environment
 
 
 def number(value: float | None) -> str:
-    """Four significant digits; a dash for none."""
+    """A number as `compact` writes it; a dash for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     return compact(value) if math.isfinite(value) else repr(value)
