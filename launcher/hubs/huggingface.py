@@ -40,7 +40,7 @@ def endpoint() -> str:
 
 
 def cache() -> Path:
-    """Where the client keeps what it downloads."""
+    """The folder in which the client caches downloads."""
     from huggingface_hub import constants  # noqa: PLC0415  # late, as above
 
     return Path(constants.HF_HUB_CACHE).expanduser()
@@ -99,7 +99,7 @@ def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callabl
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What the client raises: its own errors, those of httpx or httpx2, and those of hf_xet."""
+    """Classes of errors that the client raises: its own, those of httpx or httpx2, and those of hf_xet."""
     from huggingface_hub import errors  # noqa: PLC0415  # late, as above
 
     return errors.HfHubHTTPError.__bases__[0], OSError, ValueError, RuntimeError

@@ -135,7 +135,7 @@ def verify(folder: Path) -> list[Problem]:
 
 @contextmanager
 def locked(folder: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """One writer for a folder: the second waits, and `on_wait` is called with a line that says so."""
+    """Locks a folder for one writer. A second one waits, and `on_wait` is called with a line that says so."""
     descriptor = os.open(make_own_folder(folder) / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         while True:

@@ -36,7 +36,7 @@ def _refusal(path: str) -> str:
 
 
 def path_inside(folder: Path, path: str) -> Path:
-    """Where the file `path` lies in `folder`. Raises `ValueError` when a link on the way leads outside."""
+    """The absolute path of the file `path` in `folder`. Raises `ValueError` when a link on the way leads outside."""
     root = folder.resolve()
     target = root / path
     if not target.parent.resolve().is_relative_to(root):

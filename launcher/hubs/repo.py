@@ -54,7 +54,7 @@ class Listing:
     kind: Kind
     repo: str
     revision: str
-    """What was asked for: a branch, a tag or a commit."""
+    """The requested branch, tag or commit."""
     commit: str
     """The commit that the revision names; on a hub without commits, a hash of the listing."""
     files: tuple[RemoteFile, ...]

@@ -147,7 +147,7 @@ _LOADED = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py", ".tiktoke
 
 
 def model_origin(model: Model) -> dict[str, str] | None:
-    """None where no file is loaded, or where transformers downloads it."""
+    """Where the model's files are from, and their digest; None where none is loaded, or transformers downloads them."""
     return folder_origin(Path(model.path).expanduser()) if isinstance(model, Pretrained) else None
 
 

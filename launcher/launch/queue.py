@@ -50,7 +50,7 @@ class Needs:
     """What a run needs of this machine."""
 
     cores: int
-    """0 means all: the run sets no number."""
+    """CPU cores; 0 means all, as the run sets no number."""
     memory_bytes: int
     gpus: int
     nodes: int = 1
@@ -74,7 +74,7 @@ class Allocation:
 
     needs: Needs
     gpus: tuple[str, ...] | None
-    """For CUDA_VISIBLE_DEVICES; None leaves it as it is."""
+    """Value of CUDA_VISIBLE_DEVICES; None leaves the variable as it is."""
 
 
 @dataclass

@@ -52,7 +52,7 @@ class Planned:
 
     point: Point
     name: str
-    """What differs, short and fit for a folder."""
+    """The overrides that differ, shortened to the name of a folder."""
     run: RunSpec | None
     problems: list[Problem]
 

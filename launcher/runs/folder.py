@@ -175,7 +175,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
         descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except PermissionError:
         return None if machine.is_locked(folder.path / ".lock") is False else {}
-    except OSError:  # nobody has written here, or nothing that can be locked
+    except OSError:  # there is no lock yet, or a file that cannot be locked
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -309,7 +309,7 @@ def read_attempts(folder: Folder) -> list[Attempt]:
 
 
 def _read_end(logs: Path) -> AttemptEnd | None:
-    """None where the file is missing or damaged."""
+    """The end of an attempt; None where the file is missing or damaged."""
     with suppress(OSError, ValueError):
         return adapter(AttemptEnd).validate_json(read_file(logs / ENDED))
     return None

@@ -30,7 +30,7 @@ class Kept:
     faults: tuple[Problem, ...] | None
     """What is wrong with it; None where it was not verified."""
     metrics: Mapping[str, float]
-    """What validation measured of it, and the step's score in training."""
+    """Metrics of its validation, and the step's score in training."""
     judged: tuple[str, float] | None
     """Name and value of the metric that ranks it; None where its step was not validated."""
     newest: bool = False

@@ -204,7 +204,7 @@ def _send_stop(pid: int, folder: Folder, now: bool) -> None:
 
 
 def _queued_job(folder: Folder) -> SlurmJob | None:
-    """Its job in the queue of Slurm. Loaded late, with what runs on clusters: most commands ask for no queue."""
+    """The run's job of Slurm, if it was submitted. Imported late, as most commands query no queue."""
     from launcher.clusters.slurm import job_of  # noqa: PLC0415
 
     return job_of(folder.path)

@@ -16,7 +16,7 @@ from launcher.core.state import RunState, fold
 from launcher.runs.folder import Folder
 
 WORTH_BYTES = 2**16
-"""Of events.jsonl: a shorter log is read in some milliseconds, and a folder that was only looked at stays as it is."""
+"""Least size of events.jsonl for a summary: a shorter log is read in some milliseconds, and its folder not written to."""
 
 
 def state_of(folder: Folder, *, written: bool) -> RunState:

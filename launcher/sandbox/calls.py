@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 Number = tuple[int | None, int | None]
-"""Of a call on x86_64 and on aarch64."""
+"""Number of a call on x86_64 and on aarch64; None where there is no such call."""
 Calls = Mapping[str, Number]
 Conditions = Mapping[Number, Sequence[tuple[int, str, tuple[int, ...]]]]
 """Conditions on the arguments of a call, all of which must hold. Each: the index of a 32-bit word (twice the argument's
@@ -38,7 +38,7 @@ COMPUTE: Calls = {
     "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "sigaltstack": (131, 132), "pause": (34, None),
     "alarm": (37, None), "setitimer": (38, 103), "getitimer": (36, 102), "restart_syscall": (219, 128),
     "exit": (60, 93), "exit_group": (231, 94), "wait4": (61, 260), "waitid": (247, 95), "umask": (95, 166),
-    # what it may know: time, the machine, itself
+    # queries of time, of the machine and of the process itself
     "nanosleep": (35, 101), "clock_nanosleep": (230, 115), "clock_gettime": (228, 113), "clock_getres": (229, 114),
     "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153), "getrusage": (98, 165),
     "getrlimit": (97, 163), "sysinfo": (99, 179), "uname": (63, 160), "getrandom": (318, 278), "getcpu": (309, 168),
@@ -72,7 +72,7 @@ SHELL: Calls = {
     "copy_file_range": (326, 285), "fadvise64": (221, 223), "fallocate": (285, 47), "sendfile": (40, 71),
     "statfs": (137, 43), "fstatfs": (138, 44), "fsync": (74, 82), "splice": (275, 76),
 }  # fmt: skip
-"""What a shell and text tools use beyond a computation. chmod, chown, utimensat and truncate are missing: Landlock, or
+"""Calls of a shell and text tools beyond a computation. chmod, chown, utimensat and truncate are missing: Landlock, or
 its first versions, do not watch them, so they would change files anywhere."""
 SHELL_IF: Conditions = {
     (56, 220): [(0, "no bit", (0x7E020080,))],  # clone: no namespace of its own

@@ -52,8 +52,8 @@ COMPUTE = Profile(calls.COMPUTE, calls.COMPUTE_IF, 64)
 
 
 def shell_profile(version: int) -> Profile:
-    """For a shell on a kernel with this version of Landlock. Where that does not watch signals, `kill` reaches only
-    the caller's own process group."""
+    """The profile of a shell on a kernel with this version of Landlock. Where that does not watch signals, `kill`
+    reaches only the caller's own process group."""
     kill_if = calls.OF_ITS_GROUP if version < SIGNALS_SCOPED else []
     return Profile({**calls.COMPUTE, **calls.SHELL}, {**calls.COMPUTE_IF, **calls.SHELL_IF, calls.KILL: kill_if}, 256)
 
@@ -78,7 +78,7 @@ def landlock_version() -> int:
 
 
 def readable() -> list[str]:
-    """Where Python and its libraries lie, and what they look up when they start."""
+    """Paths that Python and its libraries read: their own files, and system files when they start."""
     paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     paths |= {os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)}
     paths |= {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache",

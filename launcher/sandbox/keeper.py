@@ -33,7 +33,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 class ShellCommand:
     command: Sequence[str]
     folder: str
-    """Where it runs."""
+    """Working directory of the command."""
     environment: Mapping[str, str]
     sandbox: str
     """The folder that it may change: what it writes and records, with `stdin` and `stderr`."""
@@ -90,7 +90,7 @@ def _run(command: ShellCommand) -> ShellOutcome:
     try:
         code, stopped = _watch(process, Path(command.sandbox))
     finally:
-        with suppress(ProcessLookupError):  # before they are listed, as a fork bomb goes on meanwhile
+        with suppress(ProcessLookupError):  # before they are listed: a fork bomb would go on meanwhile
             os.killpg(process.pid, signal.SIGKILL)
         _end_descendants()
     times = os.times()

@@ -70,7 +70,7 @@ class OpenPart:
 @dataclass(frozen=True)
 class Reading:
     started: tuple[StartedProgram, ...] = ()
-    """In the order in which the script starts them; an unknown part of a word is written `{the command that tells}`."""
+    """Programs in the order of their start; an unknown part of a word is written `{the command that tells}`."""
     placeholders: tuple[str, ...] = ()
     open: tuple[OpenPart, ...] = ()
     refused: tuple[Problem, ...] = ()

@@ -65,7 +65,7 @@ class StartedProgram:
     name: str
     words: tuple[str, ...]
     environment: Mapping[str, str]
-    """What the script exports, and what stands before the command."""
+    """Variables that the script exports, and those set before the command."""
     folder: str
     within: tuple[tuple[str, ...], ...]
     """The commands that started it (srun, docker, ...), from the outermost."""
@@ -84,7 +84,7 @@ class StartedProgram:
 @dataclass(frozen=True)
 class ScriptRun:
     started: Sequence[StartedProgram]
-    """In the order in which they were started."""
+    """Programs in the order in which they were started."""
     written: Mapping[str, str]
     """Texts of the configs that it wrote, by path."""
     errors: Sequence[tuple[str, str]]

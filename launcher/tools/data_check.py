@@ -132,7 +132,7 @@ def _judge(report: DataReport, data: Dataset, batch_given: bool) -> tuple[list[s
         (bad, not skips, f"{bad:,} of {total:,} rows are bad; "
          f"{'are skipped' if skips else 'use data.on_bad_row=skip to skip them'}"),
         (not rows, True, "there are no usable rows; use a file with rows"),
-        # a batch that nobody gave is chosen by a plan
+        # where the user sets no batch size, a plan chooses one
         (0 < rows < batch and batch_given, True,
          f"{rows:,} rows do not fill data.train_batch_size={batch}; use a smaller one"),
         (report.unwritable, not skips, f"{report.unwritable:,} rows cannot be written with the model's chat template;"

@@ -38,7 +38,7 @@ class LatestValues:
     """Numbers of alerts by level."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     usage: Mapping[int, Usage] = field(default_factory=dict)
-    """By rank."""
+    """The latest measurement of each process, by rank."""
 
 
 def page_of(runs: Sequence[LatestValues]) -> str:
@@ -92,7 +92,7 @@ class Prometheus(Tracker):
             self._changed += 1
 
     def page(self) -> str:
-        """What `/metrics` answers now."""
+        """The text of `/metrics` now."""
         with self._lock:
             self._scraped = self._changed
             latest = self._alerts, self._metrics, self._usage

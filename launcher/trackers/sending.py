@@ -100,7 +100,7 @@ class Sender:
             waited += POLL_S
 
     def _send_all(self) -> str:
-        """Why not everything that is logged has arrived; empty where it has."""
+        """Send all that is logged. Returns why something has not arrived, or ""."""
         failure = "" if self._tracker else self._open()
         while not failure and (steps := list(islice(self._steps(), 1 if self._one_by_one else BATCH))):
             failure = self._log(steps)

@@ -66,7 +66,7 @@ class Tracker:
     """
 
     where = ""
-    """Where people find what was sent; known once it is open."""
+    """Address or path where the run is shown; known once the tracker is open."""
     state: Mapping[str, Any] = {}
     """The tracker's own state after the last logged step, which is remembered with the position."""
 

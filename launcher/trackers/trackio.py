@@ -31,7 +31,7 @@ class Trackio(Tracker):
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         remote = next((os.environ[name] for name in REMOTE if os.environ.get(name)), "")
-        name = f"{run.experiment}-{run.id[:6]}"  # of which trackio knows nothing but the name
+        name = f"{run.experiment}-{run.id[:6]}"  # the id is in the name, as trackio keeps no other
         self._run = trackio.init(
             project=run.project, name=name, resume="allow", config=dict(run.config), embed=False,
             auto_log_gpu=False, auto_log_cpu=False,

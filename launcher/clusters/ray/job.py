@@ -42,11 +42,11 @@ from launcher.spec.engine import Plan
 
 GRACE_S = 5.0  # for the others to exit once one has failed
 POLL_S, ROUND_TRIP_S = 0.02, 2.0  # between two looks; longest way to the nodes and back
-LEAVE_S = 10.0  # for the driver to end what it started
+LEAVE_S = 10.0  # for the driver to end the processes that it started
 NAME = "rlray"  # of the folder of a local cluster
 LONGEST = 17  # characters of the folder above it: the path of a socket may have 107
 LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""As on those systems, a cluster of one machine then listens on 127.0.0.1 only; else on every interface, whatever
+"""With this a cluster of one machine listens on 127.0.0.1 only, as on those systems; else on every interface, whatever
 address ray.init is given."""
 CARRIED = (
     "CUDA_", "GLOO_", "HF_", "MODELSCOPE_", "NCCL_", "OMP_", "MKL_", "PYTHON", "PYTORCH_", "RLRUN_", "TOKENIZERS_",
@@ -54,7 +54,7 @@ CARRIED = (
 )  # fmt: skip
 """Prefixes of the names of this shell's variables that are passed on to the nodes."""
 NODE_OWNED = ("CUDA_VISIBLE_DEVICES", LIFELINE, EVENT_LOG, DETACHED)
-"""Those among them that each node sets itself."""
+"""Variables that each node sets itself, and that are not passed on."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class JobCommand:
     entrypoint: str
     """Its shell command."""
     claim: Path | None = None
-    """Of a detached command: the job begins by removing this file, and ends at once where it is missing."""
+    """File of a detached command: the job begins by removing it, and ends at once where it is missing."""
 
 
 def command(words: Sequence[str], variables: Mapping[str, str]) -> JobCommand:
@@ -107,7 +107,7 @@ def _entrypoint(job: str, words: Sequence[str], variables: Mapping[str, str], be
 
 
 def _umask() -> int:
-    """It can only be read by setting it."""
+    """This process's umask, which the system tells only when it is set."""
     os.umask(mask := os.umask(0o077))
     return mask
 

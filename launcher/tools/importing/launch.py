@@ -69,7 +69,7 @@ class ImportedLaunch:
 
     launch: Launch
     arguments: list[str] = field(default_factory=list)
-    """Of `rlrun train`."""
+    """The arguments of `rlrun train`."""
     run: RunSpec | None = None
     changes: list[Replacement] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -102,7 +102,7 @@ class _Composed:
     """A launch's words, and the config that verl composes of them."""
 
     words: list[str]
-    """For `rlrun train`, without verl's defaults."""
+    """The arguments of `rlrun train`, without verl's defaults."""
     given: set[str]
     """Keys that the words set, by today's names too."""
     implied: list[str]

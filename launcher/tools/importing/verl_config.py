@@ -34,7 +34,7 @@ def program_of(run: RunSpec) -> Program:
 
 
 def config_of(run: RunSpec) -> dict[str, Any]:
-    """What verl composes of the arguments that start the run."""
+    """The config that verl composes of the arguments that start the run."""
     assert isinstance(run.engine, Verl)
     return compose(words.arguments(run, run.engine, Path("run")), program_of(run)).config
 

@@ -22,7 +22,7 @@ class WithConfig:
 
     launch: Launch
     notes: list[str] = field(default_factory=list)
-    """What is left out of the config."""
+    """Lines that were left out of the config, and why."""
 
 
 def with_written_config(

@@ -21,7 +21,7 @@ class Linear:
 
     with_base: ClassVar[bool] = False
     weights: tuple[float, ...] = ()
-    """One for each model; equal ones by default."""
+    """Weight of each model; equal by default."""
     normalize: bool = True
     """Divide the weights by their sum."""
 
@@ -55,7 +55,7 @@ class Slerp:
 
     with_base: ClassVar[bool] = False
     t: float = 0.5
-    """Where on the way: 0 is the first model, 1 the second."""
+    """Position on the arc: 0 is the first model, 1 the second."""
 
     def problems(self, models: int) -> list[Problem]:
         found = []
