@@ -16,7 +16,7 @@ from launcher.core.state import RunState, fold
 from launcher.runs.folder import Folder
 
 WORTH_BYTES = 2**16
-"""Least size of events.jsonl for a summary: a shorter log is read in some milliseconds, and its folder not written to."""
+"""Least size of events.jsonl for a summary: a shorter log is read in milliseconds, and its folder is not written to."""
 
 
 def state_of(folder: Folder, *, written: bool) -> RunState:
