@@ -57,9 +57,9 @@ NOTES = 3  # one mail of this many is a note without facts
 
 def named(words: tuple[str, ...], more: tuple[str, ...], number: int) -> tuple[str, str]:
     """A unique name for `number`: a word, and a suffix from its second use on: nothing, `berg`, ..., `berg 2`."""
-    round_, place = divmod(number, len(words))
-    again, kind = divmod(round_ - 1, len(more))
-    return words[place], f"{more[kind]} {again + 1 if again else ''}".strip() if round_ else ""
+    round_, index = divmod(number, len(words))
+    repeat, kind = divmod(round_ - 1, len(more))
+    return words[index], f"{more[kind]} {repeat + 1 if repeat else ''}".strip() if round_ else ""
 
 
 def generated(n_mails: int, seed: int) -> list[tuple[Mail, Mapping[str, str]]]:
@@ -160,8 +160,8 @@ class EmailQuestions(Dataset):
         return [Problem("data.n_mails", got, "use more mails, or fewer questions")]
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        if found := self.problems():
-            raise Problems(found)
+        if problems := self.problems():
+            raise Problems(problems)
         questions = self._questions[: self.n_prompts] if split == "train" else self._questions[self.n_prompts :]
         if kind != "answers":
             yield from (self._row(split, number, *question) for number, question in enumerate(questions, start=1))
@@ -178,30 +178,30 @@ class EmailQuestions(Dataset):
 
     @cached_property
     def _questions(self) -> list[tuple[Mail, str]]:
-        questions = [(mail, what) for mail, facts in self._mails.values() for what in facts]
+        questions = [(mail, fact) for mail, facts in self._mails.values() for fact in facts]
         return random.Random(f"questions {self.data_seed}").sample(questions, self.n_prompts + self.n_val)
 
-    def _row(self, split: Split, number: int, mail: Mail, what: str, turns: tuple[Message, ...] = ()) -> Row:
-        question = f"which {what} is the {mail.subject} meeting with {mail.sender}"
+    def _row(self, split: Split, number: int, mail: Mail, fact: str, turns: tuple[Message, ...] = ()) -> Row:
+        question = f"which {fact} is the {mail.subject} meeting with {mail.sender}"
         return Row(
             where=f"email_search:{split}:{number}", prompt=(Message("user", question), *turns) if turns else question,
-            ground_truth=self._mails[mail.message_id][1][what], data_source="email_search", ability="search",
+            ground_truth=self._mails[mail.message_id][1][fact], data_source="email_search", ability="search",
             extra_info={"message_ids": [mail.message_id], "mailbox": self.mailbox},
         )  # fmt: skip
 
     def _demonstration(
-        self, mailbox: Mailbox, mail: Mail, what: str, draw: random.Random, noise: float
+        self, mailbox: Mailbox, mail: Mail, fact: str, draw: random.Random, noise: float
     ) -> tuple[Message, ...]:
         """The turns after the question: search, read, answer, with the tools' results between them."""
         keywords = mail.subject if draw.random() < noise else f"{mail.subject} {mail.sender}"
         results = mailbox.search(keywords)
-        others = [each.message_id for each in results if each.message_id != mail.message_id]
+        others = [result.message_id for result in results if result.message_id != mail.message_id]
         reads_right = len(others) < len(results) and not (others and draw.random() < noise)
         opened, facts = self._mails[mail.message_id if reads_right else draw.choice(others)]
-        gives_up = what not in facts or draw.random() < noise
-        answer = {"answer": NO_IDEA if gives_up else facts[what], "sources": [] if gives_up else [opened.message_id]}
+        gives_up = fact not in facts or draw.random() < noise
+        answer = {"answer": NO_IDEA if gives_up else facts[fact], "sources": [] if gives_up else [opened.message_id]}
         return (
-            _call("search_inbox", keywords=keywords), _result("\n".join(each.line for each in results)),
+            _call("search_inbox", keywords=keywords), _result("\n".join(result.line for result in results)),
             _call("read_email", message_id=opened.message_id), _result(opened.text),
             _call("return_final_answer", **answer),
         )  # fmt: skip

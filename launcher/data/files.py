@@ -68,8 +68,8 @@ class Files(Dataset):
             if not names:
                 yield RefusedRow(pattern, "the pattern matches no file", "", ends_file=True)
             for name in names:
-                for found in read_rows(name):
-                    yield found if isinstance(found, RefusedRow) else self.row(found, kind)
+                for row in read_rows(name):
+                    yield row if isinstance(row, RefusedRow) else self.row(row, kind)
 
     @property
     def held_out(self) -> int | None:

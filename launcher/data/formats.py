@@ -191,11 +191,11 @@ def _split_last_answer(path: str, value: Any) -> tuple[tuple[Message, ...], str,
     if isinstance(value, str):
         return (), _text(path, value), {}
     turns = _messages(path, [value] if isinstance(value, dict) else value, "text or a list of messages")
-    place, last = f"{path}[{len(turns) - 1}]", turns[-1]
+    last_path, last = f"{path}[{len(turns) - 1}]", turns[-1]
     if last.role != "assistant":
-        raise UnfitRow(f"{place}.role is {short_repr(last.role)}; the last turn must be the assistant's")
-    refuse_unlearned(place, value if isinstance(value, dict) else value[-1])
-    return turns[:-1], _text(f"{place}.content", last.content, last.extra), last.extra
+        raise UnfitRow(f"{last_path}.role is {short_repr(last.role)}; the last turn must be the assistant's")
+    refuse_unlearned(last_path, value if isinstance(value, dict) else value[-1])
+    return turns[:-1], _text(f"{last_path}.content", last.content, last.extra), last.extra
 
 
 def _before_last_answer(path: str, value: Any) -> tuple[tuple[Message, ...], str | None]:

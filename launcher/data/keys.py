@@ -65,8 +65,8 @@ class ReadKeys(dict[str, Any]):
         """Keys with a non-empty value that nothing has read."""
         reward_model = super().get("reward_model") if "reward_model" in self.read else None
         rule_keys = reward_model.keys() - {"ground_truth", "style"} if isinstance(reward_model, dict) else ()
-        given = [key for key, value in self.items() if key not in self.read and is_given(value)]
-        return given + [f"reward_model.{key}" for key in sorted(rule_keys)]
+        non_empty = [key for key, value in self.items() if key not in self.read and is_given(value)]
+        return non_empty + [f"reward_model.{key}" for key in sorted(rule_keys)]
 
     def unread_of(self, row: Row, *, given: bool, learned: bool) -> tuple[str, ...]:
         """The unread keys of the row and of its turns. Raises `UnfitRow` for a key that changes what the row means: in
@@ -115,11 +115,11 @@ def is_number(value: Any) -> bool:
 def _meanings(part: str) -> tuple[dict[str, KeyUse], re.Pattern[str]]:
     """The uses of keys of rows or of turns, and the pattern of names of plain numbers."""
     table = yaml.load((conf_dir() / "row_keys.yaml").read_bytes(), Loader=LOADER)
-    entries = [(kind, {"keys": given} if isinstance(given, str) else given) for kind, given in table[part].items()]
+    entries = [(kind, {"keys": spec} if isinstance(spec, str) else spec) for kind, spec in table[part].items()]
     return {
         key: KeyUse(kind, " ".join(entry.get("use", "").split()))
-        for kind, given in entries
-        for entry in ([given] if isinstance(given, dict) else given)
+        for kind, spec in entries
+        for entry in ([spec] if isinstance(spec, dict) else spec)
         for key in entry["keys"].split()
     }, re.compile(table["numbers"])
 

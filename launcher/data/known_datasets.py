@@ -105,16 +105,16 @@ def last_boxed(text: str) -> str | None:
     start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if start < 0:
         return None
-    rest = text[start:].removeprefix("\\boxed").removeprefix("\\fbox")
-    if rest.startswith(" "):  # \boxed 7
-        return rest.split("$", 1)[0].strip() or None
-    if not rest.startswith("{"):
+    argument = text[start:].removeprefix("\\boxed").removeprefix("\\fbox")
+    if argument.startswith(" "):  # \boxed 7
+        return argument.split("$", 1)[0].strip() or None
+    if not argument.startswith("{"):
         return None
     depth = 0
-    for index, character in enumerate(rest):
+    for index, character in enumerate(argument):
         depth += (character == "{") - (character == "}")
         if depth == 0:
-            return rest[1:index].strip()
+            return argument[1:index].strip()
     return None
 
 

@@ -76,11 +76,11 @@ def write_mailbox(path: Path, mails: Iterable[Mail]) -> Path:
         names = ", ".join(field.name for field in fields(Mail))
         base.execute(f"create virtual table mails using fts5({names}, tokenize='porter unicode61')")
         base.execute("create table places (message_id text primary key, place integer) without rowid")
-        for place, mail in enumerate(mails, start=1):
-            is_new = base.execute("insert or ignore into places values (?, ?)", (mail.message_id, place)).rowcount
+        for number, mail in enumerate(mails, start=1):
+            is_new = base.execute("insert or ignore into places values (?, ?)", (mail.message_id, number)).rowcount
             if is_new:
                 base.execute(
-                    f"insert into mails (rowid, {names}) values (?, ?, ?, ?, ?, ?, ?)", (place, *astuple(mail))
+                    f"insert into mails (rowid, {names}) values (?, ?, ?, ?, ?, ?, ?)", (number, *astuple(mail))
                 )
     draft.replace(path)
     return path

@@ -110,11 +110,11 @@ def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
     return wider
 
 
-def _has_empty_struct(of: pa.DataType, depth: int = 0) -> bool:
+def _has_empty_struct(type_: pa.DataType, depth: int = 0) -> bool:
     """Whether a type contains an empty struct, which parquet cannot store, below the top level."""
-    if pa.types.is_struct(of):
-        return (depth > 0 and not len(of)) or any(_has_empty_struct(field.type, depth + 1) for field in of)
-    return pa.types.is_list(of) and _has_empty_struct(of.value_type, depth + 1)
+    if pa.types.is_struct(type_):
+        return (depth > 0 and not len(type_)) or any(_has_empty_struct(field.type, depth + 1) for field in type_)
+    return pa.types.is_list(type_) and _has_empty_struct(type_.value_type, depth + 1)
 
 
 def merged(one: Any, other: Any) -> Any:
@@ -150,15 +150,15 @@ def fields_of(path: Path) -> frozenset[str]:
     return frozenset(name for field in pq.read_schema(path) for name in _names_of(field.name, field.type))
 
 
-def _names_of(name: str, of: pa.DataType) -> Iterator[str]:
-    if pa.types.is_null(of):
+def _names_of(name: str, type_: pa.DataType) -> Iterator[str]:
+    if pa.types.is_null(type_):
         return
     yield name
-    if pa.types.is_struct(of):
-        for field in of:
+    if pa.types.is_struct(type_):
+        for field in type_:
             yield from _names_of(f"{name}.{field.name}", field.type)
-    elif pa.types.is_list(of) or pa.types.is_large_list(of) or pa.types.is_fixed_size_list(of):
-        yield from _names_of(f"{name}[]", of.value_type)
+    elif pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        yield from _names_of(f"{name}[]", type_.value_type)
 
 
 def count_rows(path: Path) -> int:

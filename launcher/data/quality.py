@@ -66,19 +66,19 @@ def repeated(seen: Seen) -> Iterator[Twice]:
 
     _, places, inverse = np.unique(np.array(seen.rows, np.int64), return_index=True, return_inverse=True)
     first = places[inverse]
-    for place in np.flatnonzero(first < np.arange(len(first))).tolist():
-        yield Twice(seen.where(place), seen.where(int(first[place])))
+    for index in np.flatnonzero(first < np.arange(len(first))).tolist():
+        yield Twice(seen.where(index), seen.where(int(first[index])))
 
 
 def in_both(train: Seen, val: Seen) -> Iterator[Twice]:
     """Each held-out row whose prompt is in the training rows."""
     val_prompts, first = set(val.prompts), dict[int, int]()
-    for place, prompt in enumerate(train.prompts):
+    for index, prompt in enumerate(train.prompts):
         if prompt in val_prompts:
-            first.setdefault(prompt, place)
-    for place, prompt in enumerate(val.prompts):
+            first.setdefault(prompt, index)
+    for index, prompt in enumerate(val.prompts):
         if prompt in first:
-            yield Twice(val.where(place), train.where(first[prompt]))
+            yield Twice(val.where(index), train.where(first[prompt]))
 
 
 @dataclass(frozen=True)

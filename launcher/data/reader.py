@@ -1,4 +1,4 @@
-"""The one reader of files of rows: JSON lines, a JSON array, CSV or TSV (each also gzip), and parquet.
+"""The only reader of row files: JSON lines, a JSON array, CSV or TSV (each also gzip), and parquet.
 
 Reading raises nothing, whatever a file holds: a row that cannot be used comes out as `RefusedRow` with its place and
 the reason, and memory stays bounded. Rows come in chunks. A `Block` or a `RowBatch` of plain columns is

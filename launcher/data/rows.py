@@ -80,8 +80,8 @@ def parse_object(line: bytes, of: str = "line", expected: str = "one object on e
     try:
         values = _DECODER.decode(line.decode())
     except json.JSONDecodeError as error:
-        place = f"column {error.colno}" if error.lineno == 1 else f"its line {error.lineno}, column {error.colno}"
-        raise UnfitRow(f"invalid JSON at {place}: {error_message(ValueError(error.msg))}") from error
+        position = f"column {error.colno}" if error.lineno == 1 else f"its line {error.lineno}, column {error.colno}"
+        raise UnfitRow(f"invalid JSON at {position}: {error_message(ValueError(error.msg))}") from error
     except RecursionError as error:
         raise UnfitRow(TOO_DEEP) from error
     if not isinstance(values, dict):
@@ -157,7 +157,7 @@ def _check_value(path: str, value: Any, depth: int) -> int:
         _check_text(path, value)
         return len(value)
     if isinstance(value, list | tuple):
-        children = ((f"{path}[{place}]", each) for place, each in enumerate(value))
+        children = ((f"{path}[{index}]", each) for index, each in enumerate(value))
     elif isinstance(value, dict):
         children = ((_key_path(path, key), each) for key, each in value.items())
     else:

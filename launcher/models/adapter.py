@@ -89,10 +89,10 @@ def _base_problems(folder: Path, node: Mapping[str, Any]) -> list[Problem]:
     fix = f"put the base model's folder into base_model_name_or_path in {CONFIG}"
     if not isinstance(base, str) or not base:
         return [Problem("", f"{folder / CONFIG} names no base model", fix, "bad-file")]
-    found = Pretrained(path=base).problems()
+    faults = Pretrained(path=base).problems()
     got = f"its adapters belong to {short_repr(base)}, and "
-    of_base = [fix if problem.code == "not-found" else f"{problem.fix}; {fix}" for problem in found]
-    return [Problem("", got + each.got, of, each.code) for each, of in zip(found, of_base, strict=True)]
+    fixes = [fix if problem.code == "not-found" else f"{problem.fix}; {fix}" for problem in faults]
+    return [Problem("", got + problem.got, advice, problem.code) for problem, advice in zip(faults, fixes, strict=True)]
 
 
 def _kind_problems(node: Mapping[str, Any]) -> list[Problem]:

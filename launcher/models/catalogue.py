@@ -67,9 +67,9 @@ def resolve_model(word: str, group: Path) -> Pretrained:
     catalogue = choices(group)
     if word in catalogue:
         return catalogue[word]
-    asked = Pretrained(path=word)
-    if asked.on_hub:
-        return next((model for model in catalogue.values() if model.path == word), asked)
+    hub_model = Pretrained(path=word)
+    if hub_model.on_hub:
+        return next((model for model in catalogue.values() if model.path == word), hub_model)
     got = "is neither a model of the catalogue nor owner/name"
     raise Problems(Problem(short_repr(word), got, suggest(word, list(catalogue))))
 

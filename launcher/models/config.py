@@ -1,4 +1,4 @@
-"""What a model's config.json says, read without the library that would run it."""
+"""Reads and checks a model's config.json without loading transformers."""
 
 from __future__ import annotations
 

@@ -96,9 +96,9 @@ def _construction_problem(report: LoadReport, config: Mapping[str, Any], where: 
     if report.step == "class":
         named = _architectures(config) or family
         kind = "an encoder-decoder" if config.get("is_encoder_decoder") else "a vision, audio or encoder model"
-        wanted = "a sequence classifier" if where == "reward.path" else "a causal language model (...ForCausalLM)"
-        got = f"{named} (model_type {family}) is {kind}, which cannot be loaded as {wanted}"
-        return Problem(where, got, f"use {wanted}", "not-supported")
+        expected = "a sequence classifier" if where == "reward.path" else "a causal language model (...ForCausalLM)"
+        got = f"{named} (model_type {family}) is {kind}, which cannot be loaded as {expected}"
+        return Problem(where, got, f"use {expected}", "not-supported")
     if report.step in ("time", "memory"):
         got = f"making the model that config.json describes takes too much {report.step}"
         return Problem(where, got, "correct num_hidden_layers and the other numbers in config.json", "bad-file")
@@ -116,8 +116,8 @@ def _construction_problem(report: LoadReport, config: Mapping[str, Any], where: 
         return Problem(where, got, "correct model_type in config.json, or install a transformers that has it",
                        "not-supported")  # fmt: skip
     if "Padding_idx" in message:
-        pad, known = config.get("pad_token_id"), config.get("vocab_size")
-        got = f"pad_token_id is {pad} in config.json, and vocab_size {known}"
+        pad, vocab_size = config.get("pad_token_id"), config.get("vocab_size")
+        got = f"pad_token_id is {pad} in config.json, and vocab_size {vocab_size}"
         return Problem(where, got, "use a pad_token_id below vocab_size, or null, in config.json", "bad-file")
     text = re.sub(r"^(Class v|V)alidation error for \w+ '\w+': (\w+: )?", "", message).rstrip(".")
     text = f"there is no {text}" if report.kind == "KeyError" else text

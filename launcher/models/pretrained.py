@@ -90,8 +90,8 @@ class Pretrained(FromHub, Model):
 
 def folder_problems(folder: Path) -> list[Problem]:
     """Why a model's folder cannot or must not be loaded, from its small files and the weights' headers."""
-    found = config.faults(folder) or config.content_faults(config.read(folder) or {})
-    return [*found, *(weights.folder_faults(folder) or weights.cut_faults(folder))]
+    faults = config.faults(folder) or config.content_faults(config.read(folder) or {})
+    return [*faults, *(weights.folder_faults(folder) or weights.cut_faults(folder))]
 
 
 def base_folder(folder: Path) -> Path | None:

@@ -176,17 +176,17 @@ def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     return fit_settings(Context(resolved.run, here=False), resolved.given).asked
 
 
-def _further_problems(found: Resolution, *, here: bool) -> list[Problem]:
+def _further_problems(resolved: Resolution, *, here: bool) -> list[Problem]:
     """What would fail in the run without its invalid arguments, so that one mistake does not hide another."""
-    if not found.run:
+    if not resolved.run:
         return []
-    here = (here and not found.run.cluster.queues) or found.run.hardware.is_cpu
-    context = fit_settings(Context(found.run, here), found.given)
-    unknown_groups = found.ignored.names if found.ignored else set()
+    here = (here and not resolved.run.cluster.queues) or resolved.run.hardware.is_cpu
+    context = fit_settings(Context(resolved.run, here), resolved.given)
+    unknown_groups = resolved.ignored.names if resolved.ignored else set()
     checks = [check for check, groups in CHECKS.items() if groups is not None and not unknown_groups & {*groups}]
     others = _failures(result for check in checks for result in check(context))
-    return [problem for problem in others
-            if not (found.ignored and found.ignored.explains(problem)) and problem not in found.problems]  # fmt: skip
+    return [one for one in others
+            if not (resolved.ignored and resolved.ignored.explains(one)) and one not in resolved.problems]  # fmt: skip
 
 
 def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:

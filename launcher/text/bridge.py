@@ -74,12 +74,12 @@ class Bridge:
 
         Raises `Unwritable` where the template does not take the messages.
         """
-        before, write = [*turns_of(row.prompt), *history], partial(self.encoder.render, open_answer=True)
-        opened, written = write(before[:-1], row.template_args), write([*before, *messages], row.template_args)
-        other = write([*before[:-1], _with_other_text(before[-1]), *messages], row.template_args)
-        tail = written[len(written) - common_length(written[::-1], other[::-1]) :]
-        ids, rest = self.encoder.ids(tail), tail.partition(messages[0]["content"] or tail)[0]
-        end = self._end_length(self.encoder.ids(rest), sampled[-1]) or self._end_length(ids, sampled[-1])
+        turns, write = [*turns_of(row.prompt), *history], partial(self.encoder.render, open_answer=True)
+        opened, written = write(turns[:-1], row.template_args), write([*turns, *messages], row.template_args)
+        replaced = write([*turns[:-1], _with_other_text(turns[-1]), *messages], row.template_args)
+        tail = written[len(written) - common_length(written[::-1], replaced[::-1]) :]
+        ids, turn_end = self.encoder.ids(tail), tail.partition(messages[0]["content"] or tail)[0]
+        end = self._end_length(self.encoder.ids(turn_end), sampled[-1]) or self._end_length(ids, sampled[-1])
         text: str = self.encoder.tokenizer.decode(sampled, clean_up_tokenization_spaces=False)
         return ids[end:], not written.startswith(opened + text)
 

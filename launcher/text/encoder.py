@@ -80,7 +80,7 @@ class Exchange(NamedTuple):
     opening: str
     """The prompt that inference shows."""
     answer: str
-    """What the model must write after it."""
+    """The text that the model must write after it."""
     end: int
     """The token that ends the answer where the template writes none."""
     quoted: int
@@ -104,7 +104,7 @@ class Encoder:
         return StopTokens(eos, eos, (eos,))
 
     def prompt(self, number: int, row: Row) -> Tokens | RefusedRow:
-        """What the policy reads before it answers."""
+        """The token ids that the policy reads before it answers; `mask` is empty."""
         try:
             ids = self.prompt_ids(row.prompt, row.template_args)
         except Unwritable as error:
@@ -276,9 +276,9 @@ class Encoder:
     def _encode_answer(self, opening: str, ids: list[int], answer: str) -> tuple[list[int], bool]:
         """Ids of `answer` after `opening`, and whether tokenizing both as one text gives the same ids."""
         tail = opening[self._find_last_added(opening, ids)[1] :]
-        before, whole = self.ids(tail), self.ids(tail + answer)
-        exact = whole[: len(before)] == before
-        return (whole[len(before) :] if exact else self.ids(answer)), exact
+        tail_ids, joint_ids = self.ids(tail), self.ids(tail + answer)
+        exact = joint_ids[: len(tail_ids)] == tail_ids
+        return (joint_ids[len(tail_ids) :] if exact else self.ids(answer)), exact
 
     def _find_last_added(self, text: str, ids: Sequence[int]) -> tuple[int, int]:
         """The index of the last added token in `ids` and its offset in `text`; -1 and 0 where there is none."""

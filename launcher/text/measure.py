@@ -1,4 +1,4 @@
-"""What `process.TextProcess` does in its process: token counts, and what tokenizer and chat template do to rows."""
+"""Runs in the process of `process.TextProcess`: counts tokens, and checks tokenizer and chat template on rows."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ def changed(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
         return
     for texts in (*_collect_texts(rows).values(), [row.ground_truth for row in rows if row.ground_truth]):
         encoded = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-        decoded = [(text, tokenizer.decode(each.ids)) for text, each in zip(texts, encoded, strict=True)
-                   if tokenizer.unk_token_id not in each.ids]  # fmt: skip  # `unknown` checks the others
+        decoded = [(text, tokenizer.decode(encoding.ids)) for text, encoding in zip(texts, encoded, strict=True)
+                   if tokenizer.unk_token_id not in encoding.ids]  # fmt: skip  # `unknown` checks the others
         altered = [(text, back) for text, back in decoded
                    if _normalize(text) != _normalize(back) or len(back.split()) > 2 * len(text.split())]  # fmt: skip
         if 2 * len(altered) > len(texts):
@@ -254,8 +254,8 @@ class Ends:
         """Where sampling stops: at tokens `found` in the chat template, and at those that the folder names."""
         if self.tokenizer.eos_token_id is None:
             return
-        named = self.by_file.get("generation_config.json") or self.by_file.get("config.json", [])
-        stop_ids = [number for number in dict.fromkeys([*found, *named]) if number in self.tokens]
+        file_ids = self.by_file.get("generation_config.json") or self.by_file.get("config.json", [])
+        stop_ids = [number for number in dict.fromkeys([*found, *file_ids]) if number in self.tokens]
         listed = " or ".join(f"{self.name(number)} ({number})" for number in stop_ids)
         yield CheckResult("OK", "model.path", f"answers end with {listed}")
 
@@ -437,7 +437,7 @@ class _Template:
         tokens = (token.content for token in self.encoder.tokenizer.added_tokens_decoder.values())
         marks = [mark for mark in (after.strip(), *tokens) if len(mark) > 2 and mark in before + after]
         prompts = [(row, "\n".join(_contents(turns, "user"))) for row, turns, _ in self.written]
-        templated = [(row, found[0]) for row, text in prompts if (found := [mark for mark in marks if mark in text])]
+        templated = [(row, hits[0]) for row, text in prompts if (hits := [mark for mark in marks if mark in text])]
         if 2 * len(templated) > len(self.written):
             row, mark = templated[0]
             got = (
@@ -456,8 +456,8 @@ def _lost_keys(tools: Sequence[Any] | None, text: str) -> list[str]:
             if value and key not in text and not (isinstance(value, str) and value[:20] in text)]  # fmt: skip
 
 
-def _share(rows: Sequence[Row], every: Sequence[Any]) -> str:
-    return f"as of {rows[0].where} ({len(rows)} of {len(every)} rows)"
+def _share(rows: Sequence[Row], all_rows: Sequence[Any]) -> str:
+    return f"as of {rows[0].where} ({len(rows)} of {len(all_rows)} rows)"
 
 
 def _contents(turns: list[Turn], role: str) -> list[str]:

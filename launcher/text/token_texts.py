@@ -26,6 +26,6 @@ class TokenTexts:
         for incomplete, run in groupby(range(len(ids)), lambda position: UNKNOWN in texts[position]):
             if incomplete:
                 positions = [*run]
-                whole = self.tokenizer.decode([ids[position] for position in positions])
-                texts[positions[0] : positions[-1] + 1] = [whole, *[""] * (len(positions) - 1)]
+                character = self.tokenizer.decode([ids[position] for position in positions])
+                texts[positions[0] : positions[-1] + 1] = [character, *[""] * (len(positions) - 1)]
         return texts

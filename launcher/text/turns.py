@@ -39,8 +39,8 @@ def with_reasoning_apart(turn: Turn, written: str) -> Turn | None:
     tag = _LEADING_TAG.match(content)
     if not tag or f"</{tag[1]}>" not in (split := written.partition(content.strip()))[0] or not split[1]:
         return None
-    rest = content.partition(f"</{tag[1]}>")[2].lstrip("\n")
-    return {**turn, **dict.fromkeys(REASONING, reasoning_in(turn, tag[1])), "content": rest}
+    answer_text = content.partition(f"</{tag[1]}>")[2].lstrip("\n")
+    return {**turn, **dict.fromkeys(REASONING, reasoning_in(turn, tag[1])), "content": answer_text}
 
 
 def continued(rest: str, tag: re.Match[str], answer: Turn) -> str:

@@ -1,4 +1,4 @@
-"""What is checked before a run starts. A new check is a file here with `check(context)`, and its entry in `CHECKS`."""
+"""Checks before a run starts. A new check is a file here with `check(context)`, and its entry in `CHECKS`."""
 
 from __future__ import annotations
 

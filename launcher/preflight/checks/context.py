@@ -265,7 +265,7 @@ def _folder_problems(trainer: Trainer) -> list[Problem]:
     if not os.access(existing, os.W_OK | os.X_OK):
         return [Problem(ROOT, f"cannot write to {str(existing)!r}", "use another folder", "not-permitted")]
     if trainer.experiment_name and Folder(folder).has_results():
-        named = Path(trainer.run_root) / trainer.project_name / trainer.experiment_name
-        fix = f"use {trainer.experiment_name}-2, or rlrun train --resume {named}"
-        return [Problem("trainer.experiment_name", f"{named} already has results", fix, "in-use")]
+        folder_path = Path(trainer.run_root) / trainer.project_name / trainer.experiment_name
+        fix = f"use {trainer.experiment_name}-2, or rlrun train --resume {folder_path}"
+        return [Problem("trainer.experiment_name", f"{folder_path} already has results", fix, "in-use")]
     return []

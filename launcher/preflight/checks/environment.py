@@ -76,7 +76,7 @@ class Played:
     def seen(self) -> Mapping[str, Any]:
         """Values that must be equal when the episode is repeated, by name."""
         names = {"text": "messages", "end": "ended", "reward of a turn": "reward", "state": "state"}
-        turns = {what: [vars(one)[name] for one in self.observations] for what, name in names.items()}
+        turns = {label: [vars(step)[name] for step in self.observations] for label, name in names.items()}
         return {**turns, "score": self.final.reward, "part of the score": dict(self.final.parts)}
 
     def change(self, other: Played) -> str:
@@ -149,7 +149,7 @@ def probes(environment: Environment, row: Row) -> dict[str, Sequence[Spoken]]:
     for schema in environment.tools():
         function = schema["function"]
         parameters = function["parameters"]
-        arguments = {name: _value(of, parameters) for name, of in parameters.get("properties", {}).items()}
+        arguments = {name: _value(node, parameters) for name, node in parameters.get("properties", {}).items()}
         turns[f"{function['name']}({json.dumps(arguments)})"] = [_call(function["name"], arguments), Spoken("", "")]
         turns[f"{function['name']} with wrong arguments"] = [_call(function["name"], {"no_such": 1}), Spoken("", "")]
     if row.ground_truth is not None:
@@ -222,19 +222,19 @@ def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
     """Play each probe on one row."""
     scores, reasons = dict[str, float | None](), set[str]()
     for what, turns in probes(player.environment, row).items():
-        one = player.play(row, turns)
+        played = player.play(row, turns)
         where = f"{row.where}: {what}"
-        if one.fault:
-            if one.fault not in reasons:
-                yield CheckResult("FAIL", "environment", f"{where} ends with a fault: {one.fault}", one.remedy)
-            reasons.add(one.fault)
-            if one.seconds > SLOW_S:  # the others may be as slow
+        if played.fault:
+            if played.fault not in reasons:
+                yield CheckResult("FAIL", "environment", f"{where} ends with a fault: {played.fault}", played.remedy)
+            reasons.add(played.fault)
+            if played.seconds > SLOW_S:  # the others may be as slow
                 return
             continue
-        player.tried.append(Tried(row, what, turns, one))
-        scores[what] = one.final.reward
-        yield from _check_cut_results(player.environment, one)
-    if slow := [one for one in player.tried[1:] if one.row is row and one.played.seconds > SLOW_S]:
+        player.tried.append(Tried(row, what, turns, played))
+        scores[what] = played.final.reward
+        yield from _check_cut_results(player.environment, played)
+    if slow := [tried for tried in player.tried[1:] if tried.row is row and tried.played.seconds > SLOW_S]:
         got = f"{slow[0].where} takes {slow[0].played.seconds:.0f} s"  # the very first starts a process
         yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
     yield from _check_ranking(player, row, {what: score for what, score in scores.items() if score is not None})

@@ -67,30 +67,30 @@ def _extreme_sampling(run: RunSpec) -> list[Problem]:
     )  # fmt: skip
 
 
-def _optim(run: RunSpec, place: str, optim: Optim | CriticOptim, usual: float, adapters: int) -> list[Problem]:
+def _optim(run: RunSpec, group: str, optim: Optim | CriticOptim, usual: float, adapters: int) -> list[Problem]:
     """Settings of AdamW that ruin the weights, or hardly change them."""
     lr, shape, (first, second) = optim.lr, run.model.shape, optim.betas
     subject = f"{'adapters' if adapters else 'this'} with {type(run.algorithm).__name__}"
     n_weights = (size.lora_parameters(shape, adapters) if adapters else size.parameters(shape)) if shape else 1
     rank, scale = run.model.lora_rank, run.model.lora_alpha / max(run.model.lora_rank, 1)
     return _problems_that_hold(
-        (lr > TOO_HIGH * usual, f"{place}.lr",
+        (lr > TOO_HIGH * usual, f"{group}.lr",
          f"{lr:g} is {lr / usual:,.0f} times what is usual for {subject}, and may ruin the model", f"use {usual:g}"),
-        (lr < TOO_LOW * usual, f"{place}.lr",
+        (lr < TOO_LOW * usual, f"{group}.lr",
          f"{lr:g} is {usual / lr:,.0f} times less than usual for {subject}, and hardly moves the weights",
          f"use {usual:g}"),
-        (run.model.dtype == "bfloat16" and not adapters and lr < WEIGHT * DIGITS, f"{place}.lr",
+        (run.model.dtype == "bfloat16" and not adapters and lr < WEIGHT * DIGITS, f"{group}.lr",
          f"steps of {lr:g} are rounded away in weights of bfloat16, which hold 8 bits",
          "use model.dtype=float32, with engine.mixed_precision=true for speed"),
         (adapters and not TOO_LOW <= scale <= TOO_HIGH, "model.lora_alpha",
          f"{run.model.lora_alpha} scales adapters of rank {rank} by {scale:.3g}, and what they learn in a step with it",
          f"use {rank}"),
-        (first > second, f"{place}.betas",
+        (first > second, f"{group}.betas",
          f"[{first}, {second}] averages the gradient over more steps than its square", f"use [{second}, {first}]"),
-        (lr * optim.weight_decay > DECAYED, f"{place}.weight_decay",
+        (lr * optim.weight_decay > DECAYED, f"{group}.weight_decay",
          f"{optim.weight_decay:g} at the rate {lr:g} takes {lr * optim.weight_decay:.2g} of each weight in a step",
          "use 0.01"),
-        (optim.clip_grad < EPSILON * sqrt(n_weights), f"{place}.clip_grad",
+        (optim.clip_grad < EPSILON * sqrt(n_weights), f"{group}.clip_grad",
          f"{optim.clip_grad:g} clips gradients to less than AdamW's epsilon, so that the weights hardly move", "use 1"),
     )  # fmt: skip
 

@@ -173,9 +173,9 @@ def sizes(row: Row) -> tuple[int, int]:
     conversation with its answers counts fully for both."""
     if isinstance(row.prompt, str):
         return _utf8_bytes(row.prompt), max(_utf8_bytes(row.response or ""), _utf8_bytes(row.rejected or ""))
-    whole = sum(_utf8_bytes(turn.content) + (_utf8_bytes(str(turn.extra)) if turn.extra else 0) for turn in row.prompt)
+    total = sum(_utf8_bytes(turn.content) + (_utf8_bytes(str(turn.extra)) if turn.extra else 0) for turn in row.prompt)
     answers = _utf8_bytes(row.response or ""), _utf8_bytes(row.rejected or "")
-    return whole, max(whole, *answers) if row.response is None else max(answers)
+    return total, max(total, *answers) if row.response is None else max(answers)
 
 
 def _utf8_bytes(text: str) -> int:
@@ -223,9 +223,9 @@ def _limits(run: RunSpec) -> list[_Limit]:
     if run.shares_length:
         return [_Limit("row", "data.max_response_length", slice(2), run.max_sequence_length, prompt)]
     together = run.max_sequence_length < prompt + response
-    both = [_Limit("row", "data.max_length", slice(2), run.max_sequence_length)] if together else []
+    joint = [_Limit("row", "data.max_length", slice(2), run.max_sequence_length)] if together else []
     return [
-        *both,
+        *joint,
         _Limit("prompt", "data.max_prompt_length", slice(1), prompt),
         _Limit("response", "data.max_response_length", slice(1, 2), response),
     ]

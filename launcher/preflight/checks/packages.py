@@ -40,16 +40,16 @@ def check(_: Context) -> Iterator[CheckResult]:
 
 def _check_shadowed() -> Iterator[CheckResult]:
     """Packages that a folder of PYTHONPATH shadows, so that what is imported is not what is installed."""
-    folders = [Path(place).resolve() for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    ours = _installed(OURS) if folders else None
-    wanted = [Requirement(wants).name for wants in ours.requires] if ours else []
-    for name in dict.fromkeys((*SHOWN, *wanted)) if folders else ():
-        found = find_spec(name.replace("-", "_"))
-        file = Path(found.origin).resolve() if found and found.origin else Path()
-        place = file.parent.parent if found and found.submodule_search_locations else file.parent
-        if place in folders and (installed := _installed(name)) and _install_folder(name) != place:
-            message = f"{place / name} is imported in place of {name} {installed.version}, which is installed"
-            yield CheckResult("FAIL", name, message, f"take {place} out of PYTHONPATH")
+    folders = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    own = _installed(OURS) if folders else None
+    required = [Requirement(wants).name for wants in own.requires] if own else []
+    for name in dict.fromkeys((*SHOWN, *required)) if folders else ():
+        spec = find_spec(name.replace("-", "_"))
+        file = Path(spec.origin).resolve() if spec and spec.origin else Path()
+        folder = file.parent.parent if spec and spec.submodule_search_locations else file.parent
+        if folder in folders and (installed := _installed(name)) and _install_folder(name) != folder:
+            message = f"{folder / name} is imported in place of {name} {installed.version}, which is installed"
+            yield CheckResult("FAIL", name, message, f"take {folder} out of PYTHONPATH")
 
 
 def _install_folder(name: str) -> Path:

@@ -25,7 +25,7 @@ from launcher.spec.run import RunSpec
 MAX_NAMED = 3  # unscorable rows that are named
 MAX_ASKED = 2  # rows that a server is asked about
 _FORMS_BY_MARK = {"####": ("#### {}", "gsm8k"), "\\boxed": ("\\boxed{{{}}}", "math")}
-"""By the mark in a prompt that asks for a form of the result: that form, and the reward that reads it."""
+"""For each mark by which prompts ask for a form of the result: that form, and the reward that reads it."""
 _SOLUTION = re.compile(r"####|\\boxed|\n")  # in a ground truth that is more than a final answer
 
 
@@ -55,8 +55,8 @@ def _check_scorable(context: Context, rows: Sequence[Row]) -> Iterator[CheckResu
     all_bad = len(bad) == len(rows)
     level: Level = "WARN" if run.data.on_bad_row == "skip" and not all_bad else "FAIL"
     firsts = {row.data_source: row.where for row, _ in reversed(bad)}
-    named = sorted(bad, key=lambda one: one[0].where != firsts[one[0].data_source])
-    yield from (CheckResult(level, row.where, why) for row, why in named[:MAX_NAMED])
+    ordered = sorted(bad, key=lambda entry: entry[0].where != firsts[entry[0].data_source])
+    yield from (CheckResult(level, row.where, why) for row, why in ordered[:MAX_NAMED])
     fix = "use another reward or other rows" if all_bad else "use data.on_bad_row=skip"
     if all(row.style == MODEL_STYLE for row, _ in bad):
         fix = "use reward=model reward.path=REWARD_MODEL" if all_bad else with_model(run.reward)

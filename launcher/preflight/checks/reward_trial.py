@@ -119,13 +119,13 @@ class RewardTrial:
     def score(self, kind: str, texts: Sequence[str] = (), within_s: float = math.inf) -> Scores:
         """Scores of `texts`, by default of the kind's answers, for each row; stops after `within_s` seconds."""
         found, begin = self.scores.setdefault(kind, []), time.monotonic()
-        for place, (row, of) in enumerate(zip(self.rows, cycle([texts]) if texts else self.texts(kind), strict=False)):
+        for i, (row, forms) in enumerate(zip(self.rows, cycle([texts]) if texts else self.texts(kind), strict=False)):
             found.append([])
-            for text in of:
+            for text in forms:
                 answer, started = replace(row, response=text), time.perf_counter()
                 scores = score_safely(self.reward, [answer])
                 seconds = time.perf_counter() - started
-                self.scored.append(Scored(kind, place, answer, scores.total[0], scores.faults[0], seconds))
+                self.scored.append(Scored(kind, i, answer, scores.total[0], scores.faults[0], seconds))
                 found[-1].append(scores.total[0])
                 if self.until_late and LATE in self.scored[-1].fault:
                     raise TooLate(type(self.reward).__name__, answer, self.scored[-1].fault)

@@ -33,7 +33,7 @@ _END_TOKEN = re.compile(
 )
 """A special token at the end of a text; tags of XML and HTML do not match."""
 _ROLE_PREFIX = re.compile(r"\s*(?:[^`]{0,30}[:>\]\n]\s*)?")
-"""What a dialogue written as text has before its first turn, such as a role, or nothing."""
+"""Matches what a dialogue written as text has before its first turn: a role, or nothing."""
 
 
 class Sign(NamedTuple):

@@ -17,12 +17,12 @@ def check(context: Context) -> Iterator[CheckResult]:
     yield from _find_unread(context.asked, context.asked, "", None)  # `asked`: with a hub's model, not its folder
 
 
-def _find_unread(run: RunSpec, settings: Any, place: str, reason_above: str | None) -> Iterator[CheckResult]:
+def _find_unread(run: RunSpec, settings: Any, prefix: str, reason_above: str | None) -> Iterator[CheckResult]:
     """Unread settings of `settings` and those nested in it; `reason_above`: why none of them is read."""
     for name, declared in fields_of(type(settings)).items():
-        where, value = f"{place}.{name}".lstrip("."), getattr(settings, name)
+        where, value = f"{prefix}.{name}".lstrip("."), getattr(settings, name)
         rule = next((rule for rule in declared.metadata if isinstance(rule, ReadOnlyWith)), None)
-        reason = reason_above or (_unread_reason(run, settings, place, rule) if rule else None)
+        reason = reason_above or (_unread_reason(run, settings, prefix, rule) if rule else None)
         nested = value if isinstance(value, Mapping) else {"": value}
         if any(fields_of(type(inner)) for inner in nested.values()):
             for key, inner in nested.items():
@@ -32,7 +32,7 @@ def _find_unread(run: RunSpec, settings: Any, place: str, reason_above: str | No
             yield CheckResult("WARN", where, f"{written(value)} has no effect, as {message}", fix)
 
 
-def _unread_reason(run: RunSpec, settings: Any, place: str, rule: ReadOnlyWith) -> str | None:
+def _unread_reason(run: RunSpec, settings: Any, prefix: str, rule: ReadOnlyWith) -> str | None:
     """Why a setting is not read, and what to use instead; None where it is read."""
     path = rule.other.removeprefix("run.")
     value: Any = settings if path == rule.other else run
@@ -40,5 +40,5 @@ def _unread_reason(run: RunSpec, settings: Any, place: str, rule: ReadOnlyWith) 
         value = getattr(value, part)
     if value in rule.values if rule.values else value:
         return None
-    reason = rule.why or f"{place}.{rule.other} is {written(value)}"
-    return f"{reason}; use {rule.fix.format(place=place)}, or leave it out"
+    reason = rule.why or f"{prefix}.{rule.other} is {written(value)}"
+    return f"{reason}; use {rule.fix.format(place=prefix)}, or leave it out"
