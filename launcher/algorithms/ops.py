@@ -217,7 +217,7 @@ KL: Mapping[Estimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2
 def gae(reward: Tensor, value: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
     """[B, T] advantages and returns (arXiv:1506.02438, eq. 11 and 16); 0 where the mask is 0.
 
-    The recursion jumps over masked tokens (a tool's, say), and nothing is expected after the last one.
+    The recursion skips masked tokens (a tool's, say), and the value after the last token is 0.
     """
     advantage = value.new_zeros(value.shape)
     next_value = next_advantage = value.new_zeros(value.shape[0])  # [B] V and A of the next token that counts

@@ -37,7 +37,7 @@ def event_log() -> AppendOnlyFile:
 
 
 def emit(event: Event) -> None:
-    """Report an event. While the disk is full the process waits: what it would compute could not be kept. A request to
+    """Report an event. While the disk is full the process waits, as no further result could be written. A request to
     stop ends the waiting."""
     log = event_log()
     log.append(MARK + to_line(event))

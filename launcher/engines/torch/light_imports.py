@@ -12,7 +12,7 @@ import torch
 
 
 class Uncompiled(ModuleType):
-    """torch._dynamo without loading it: nothing is compiled here, so decorators change nothing. Any other name of it
+    """torch._dynamo without loading it: nothing is compiled here, so decorators change nothing. Any other attribute
     loads it."""
 
     __path__ = [str(Path(torch.__file__).with_name("_dynamo"))]

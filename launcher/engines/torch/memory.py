@@ -111,7 +111,7 @@ class _Estimate:
 
     @cached_property
     def critic(self) -> NetworkBytes | None:
-        """The decoder without its output layer; all of it is trained."""
+        """The critic: a decoder without its output layer, all of which is trained."""
         if "critic" not in self.run.algorithm.needs:
             return None
         a, network = self.shape, _network_bytes(self.shape, self.full)

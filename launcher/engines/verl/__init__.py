@@ -181,7 +181,7 @@ def _unread_settings(run: RunSpec) -> Iterator[Problem]:
 
 
 def _unknown_fields(run: RunSpec) -> Iterator[Problem]:
-    """Settings of an algorithm that the table does not have, where they are given."""
+    """Settings of an algorithm that the table does not have, where they differ from their defaults."""
     known = {setting for row in table().meanings if row.ppo or row.sft or PROJECT in row.names for setting in row.ours}
     known |= {row["ours"] for row in verl.read()["only"]}
     for field in fields(run.algorithm):  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ class RowFiles:
 
     @property
     def unreadable(self) -> list[tuple[Split, str, str]]:
-        """Files that verl cannot read as they are, and what is missing first in each."""
+        """Files that verl cannot read as they are, and the first field that each lacks."""
         return [
             (split, name, missing[0])
             for split in SPLITS
@@ -154,7 +154,7 @@ def _link_or_join(names: Sequence[str], target: Path) -> None:
 
 
 def _hold_out(run: RunSpec, kind: Kind, work: Path) -> None:
-    """Move the rows that `data.val_share` holds out to a file of their own. Raises `Problems` where these are none."""
+    """Move the rows that `data.val_share` holds out to a file of their own. Raises `Problems` if there are none."""
     train, val = (work / f"{split}.parquet" for split in SPLITS)
     data = Files(train_files=(str(train),), val_share=run.data.val_share)
     held_out = {int(row.where.rpartition(":")[2]) for row in data.rows("val", kind)}

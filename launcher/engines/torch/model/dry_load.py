@@ -87,7 +87,7 @@ def dry_load(folder: str, loader: str, tensors: Tensors) -> dict[str, Any]:
 
 
 def failed(step: str, error: BaseException) -> dict[str, Any]:
-    """The fields of a `LoadReport` on what was raised."""
+    """The fields of a `LoadReport` about the exception that was raised."""
     causes = [error]
     while causes[-1].__cause__:
         causes.append(causes[-1].__cause__)
@@ -98,7 +98,7 @@ def failed(step: str, error: BaseException) -> dict[str, Any]:
 
 
 def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, Any]:
-    """The fields of a `LoadReport` on a model and what `output_loading_info` said of it."""
+    """The fields of a `LoadReport` about a model and its `output_loading_info`."""
     buffers = tuple(name for name, _ in model.named_buffers())
     unexpected, missing = set(info["unexpected_keys"]), set(info["missing_keys"]) - set(buffers)
     mismatched = [(name, list(found), list(expected)) for name, found, expected in info["mismatched_keys"]]

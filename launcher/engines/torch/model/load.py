@@ -75,7 +75,7 @@ def load_critic(
 
 
 def _source(model: Model, weights: Path | None) -> str | None:
-    """The folder, or the name on a hub, that weights come from; None where they are new."""
+    """The folder, or the name on a hub, that weights come from; None where they are initialised."""
     if weights or not isinstance(model, Pretrained):
         return str(weights) if weights else None
     return weights_of(model.path)

@@ -25,7 +25,7 @@ class Packed:
     ids: Tensor  # [1, N]
     positions: Tensor  # [1, N] place in its own sequence
     layout: Layout
-    source: Tensor  # [M] packed place of the token before each predicted one: its output speaks of it
+    source: Tensor  # [M] packed place of the token before each predicted one: its output predicts it
     target: Tensor  # [M] the predicted tokens
     row: Tensor  # [M] row of the predicted token in the batch
     column: Tensor  # [M]

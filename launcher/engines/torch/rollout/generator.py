@@ -41,7 +41,7 @@ def make_requests(prompts: Sequence[list[int]], keys: np.ndarray, temperature: f
 
 
 class EpisodesFuture:
-    """The episodes of one request, as soon as they are asked for."""
+    """The episodes of one request, generated when its result is asked for."""
 
     def __init__(self, request: Request, generator: Generator) -> None:
         self.request, self.generator = request, generator

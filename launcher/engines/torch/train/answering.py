@@ -67,7 +67,7 @@ class PromptAnswerer:
         return Scores(total, {name: [each.get(name, math.nan) for each in parts] for name in names}, faults)
 
     def texts(self, episodes: Sequence[Episode]) -> list[str]:
-        """What people read of each episode: its answer, or its turns with what the environment said."""
+        """The text of each episode to display: its answer, or its turns with the environment's observations."""
         if not self.runner:
             return self.generator.texts(episodes)
         return ["\n".join(turn.text for turn in one.turns) for one in episodes]

@@ -1,4 +1,4 @@
-"""Batches out of episodes: the one place where they are built."""
+"""Builds batches of episodes; nothing else builds them."""
 
 from __future__ import annotations
 

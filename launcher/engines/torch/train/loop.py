@@ -94,7 +94,7 @@ class Training:
         return True
 
     def step(self, step: int) -> tuple[dict[str, float], str]:
-        """One training step, with validation where it is due. Returns its metrics and what was not finite."""
+        """One training step, with validation where it is due. Returns metrics and what was not finite, if anything."""
         torch.manual_seed(random_streams.dropout_seed(self.run.seed, step, world.RANK))
         cpu = time.process_time()
         with self.clock("step"):
@@ -119,7 +119,7 @@ class Training:
         return metrics | self.clock.pop_timings(), nonfinite_source
 
     def measure(self, raw: Batch, prepared: Batch, *, learnt: bool, cpu: float) -> dict[str, float]:
-        """Metrics of a step's data, as sampled and as prepared, and of what it took."""
+        """Metrics of a step's data, as sampled and as prepared, and of its time and resources."""
         data, eos = self.run.data, self.policy.model.eos
         limits = data.max_response_length, eos, data.max_prompt_length
         metrics = batch_metrics(raw, prepared, self.policy.sampled, *limits)

@@ -70,7 +70,7 @@ class TrainedNetwork:
     ) -> StepResult:
         """Step along the accumulated gradient, unless something is not finite: then nothing changes.
 
-        `finite` says of what the gradient was computed from, in this order, whether it is finite: [] bool each.
+        `finite` has for each input of the gradient, in order of computation, whether it is finite: [] bool each.
         An `idle` step had nothing to learn from, and moves nothing either. `with_norms` measures the gradient of each
         weight, too.
         """

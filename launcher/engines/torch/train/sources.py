@@ -30,7 +30,7 @@ from launcher.spec.run import whole_batches
 from launcher.text.encoder import Encoder, Pair, Tokens
 
 Sampled = tuple[list[Episode], int]
-"""Episodes, and the width of the batch that they were judged in: wider rows are summed up in another order."""
+"""Episodes, and the width of the batch in which they were filtered: sums over wider rows round otherwise."""
 ROUNDS = 1000
 """More rounds than a step ever samples, so that `step * ROUNDS + round` is unique."""
 

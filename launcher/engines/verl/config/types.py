@@ -1,4 +1,4 @@
-"""Whether a field of verl's takes a value, by the text of its type as verl's source has it."""
+"""Whether a field of a dataclass of verl takes a value, by the annotation in verl's source."""
 
 from __future__ import annotations
 

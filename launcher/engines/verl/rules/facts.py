@@ -51,5 +51,5 @@ def fails(where: str, got: str, fix: str | Sequence[int] = "", code: Code = "con
 
 
 def warns(where: str, got: str, fix: str, code: Code = "conflicting-settings") -> RuleResult:
-    """The run goes on, and probably not as it was meant."""
+    """The run continues, but probably not as it was meant."""
     return RuleResult("WARN", Problem(where, got, fix, code))

@@ -11,7 +11,7 @@ FUNCTION, METRIC = "reward.custom_reward_function", "algorithm.filter_groups.met
 
 
 def judge_function(run: BatchSizes, facts: LaunchFacts) -> Results:
-    """The user's own function, and what it returns where that chooses the groups."""
+    """Faults of the user's own function, and of the keys that it returns where one of them filters the groups."""
     if facts.unaccepted:
         got = f"the function takes no {', '.join(facts.unaccepted)}, which verl gives to it with every answer"
         yield fails(f"{FUNCTION}.name", got, f"add {', '.join(f'{name}=None' for name in facts.unaccepted)}")

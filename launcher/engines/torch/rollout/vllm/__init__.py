@@ -226,7 +226,7 @@ class VllmSampler(Colocated):
         return max(min((written * blocks + 1) * per_block, MOST), (blocks + 1) * per_block)
 
     def extra_memory(self, run: RunSpec) -> SamplerMemory | None:
-        """On a CPU nothing is offloaded."""
+        """Memory of vLLM beside the trainer's; on a CPU nothing is offloaded."""
         shape, whole = run.model.shape, run.hardware.memory_bytes
         if shape is None:
             return None
