@@ -117,19 +117,19 @@ def read_arguments(
 ) -> Arguments:
     """The arguments; a problem for each that cannot be one. `files` are the choices of each config group."""
     arguments = Arguments()
-    known = {group: sorted(choices) for group, choices in files.items()}
+    groups = {group: sorted(choices) for group, choices in files.items()}
     queue = deque(words)
     while queue:
         word = queue.popleft()
-        override = _read_word(word, arguments, known)
+        override = _read_word(word, arguments, groups)
         if override is None:
             continue
         key = override.key_or_group
-        meant = _meant_by_value(override, files[key], find_run) if key in known else []
+        meant = _meant_by_value(override, files[key], find_run) if key in groups else []
         if meant:
             queue.extendleft(replace(word, text=text) for text in reversed(meant))
         else:
-            _sort(override, word, arguments, known)
+            _sort(override, word, arguments, groups)
     _choose_model(arguments, files.get("model", {}))
     return arguments
 
@@ -141,14 +141,14 @@ def _choose_model(arguments: Arguments, files: Mapping[str, Path]) -> None:
         arguments.choices["model"] = parse(slips.known_choice("model", "model.path", path, files) or "model=hf")
 
 
-def _read_word(word: SourcedOverride, arguments: Arguments, known: Mapping[str, Sequence[str]]) -> Override | None:
+def _read_word(word: SourcedOverride, arguments: Arguments, groups: Mapping[str, Sequence[str]]) -> Override | None:
     """The word as Hydra parses it, quoted where its value needs quotes; None where it is refused."""
-    text, settable = word.text, (*known, *PLAIN)
+    text, settable = word.text, (*groups, *PLAIN)
     key, equals, value = text.partition("=")
     name = key.lstrip("+~").strip()
     problem = slips.other_characters(text, settable)
     if not problem and not equals and not text.startswith("~"):
-        problem = slips.without_equals(text, known, settable)
+        problem = slips.without_equals(text, groups, settable)
     if problem:
         arguments.refuse(problem)
         return None
@@ -166,23 +166,23 @@ def _read_word(word: SourcedOverride, arguments: Arguments, known: Mapping[str, 
     return None
 
 
-def _sort(override: Override, word: SourcedOverride, arguments: Arguments, known: Mapping[str, Sequence[str]]) -> None:
+def _sort(override: Override, word: SourcedOverride, arguments: Arguments, groups: Mapping[str, Sequence[str]]) -> None:
     """Add one override to the part of `arguments` that it belongs to, or refuse it."""
     key = override.key_or_group
     top, value = key.partition(".")[0], None if removes(override) else override.value()
-    if problem := _refusal(override, known):
+    if problem := _refusal(override, groups):
         arguments.refuse(problem, key)
-        arguments.doubtful.update(get_close_matches(top, known, n=1) if top not in known else [])
-    elif top not in (*known, *PLAIN):
+        arguments.doubtful.update(get_close_matches(top, groups, n=1) if top not in groups else [])
+    elif top not in (*groups, *PLAIN):
         arguments.unknown.append(Unknown(key, text_of(override)))
-    elif key in known and value is not None and value not in known[key]:
+    elif key in groups and value is not None and value not in groups[key]:
         arguments.no_choices.append((key, str(value)))
     elif key == PARTS and isinstance(value, dict):
-        _choose_parts(value, known["reward"], arguments)
+        _choose_parts(value, groups["reward"], arguments)
         arguments.sources.append((word, override))
     else:
         arguments.sources.append((word, override))
-        if key not in known:
+        if key not in groups:
             arguments.values.append(allowed_to_add(override))
             return
         override = parse(f"~{key}" if removes(override) else f"{key}={value}")  # a choice is never added
@@ -221,18 +221,18 @@ def parse(word: str) -> Override:
         raise Problems(Problem(short_repr(word), "cannot be read", "use key=value")) from error
 
 
-def _choose_parts(weights: dict[Any, Any], known: Sequence[str], arguments: Arguments) -> None:
+def _choose_parts(weights: dict[Any, Any], choices: Sequence[str], arguments: Arguments) -> None:
     """`reward.parts={gsm8k: 1.0}` becomes a choice of the group reward, put at `reward.parts.gsm8k`, and a weight."""
     for name, weight in weights.items():
-        if name not in known:
-            problem = Problem(PARTS, f"no choice {name!r}", suggest(str(name), known), "unknown-choice")
+        if name not in choices:
+            problem = Problem(PARTS, f"no choice {name!r}", suggest(str(name), choices), "unknown-choice")
             arguments.refuse(problem, "reward")
         else:
             arguments.choices[f"{PARTS}.{name}"] = parse(f"+reward@{PARTS}.{name}={name}")
             arguments.values.append(parse(f"++reward.weights.{name}={weight}"))
 
 
-def _refusal(override: Override, known: Mapping[str, Sequence[str]]) -> Problem | None:
+def _refusal(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem | None:
     """Why an argument is refused; None when it is taken."""
     key, line = override.key_or_group, override.input_line or ""
     top = key.partition(".")[0]
@@ -240,7 +240,7 @@ def _refusal(override: Override, known: Mapping[str, Sequence[str]]) -> Problem 
         return Problem(short_repr(line), "names no setting", "use key=value")
     if _RESOLVER.search(line):
         return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
-    if top in (*known, *PLAIN) and (problem := _sweep_problem(override) or _reference_problem(key, line, known)):
+    if top in (*groups, *PLAIN) and (problem := _sweep_problem(override) or _reference_problem(key, line, groups)):
         return problem
     if override.package is not None:
         return Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
@@ -248,12 +248,12 @@ def _refusal(override: Override, known: Mapping[str, Sequence[str]]) -> Problem 
         return Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
     if _TARGET.search(key) or names_target(override.value()):
         return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
-    return None if removes(override) else _refusal_of_value(key, override.value(), known)
+    return None if removes(override) else _refusal_of_value(key, override.value(), groups)
 
 
-def _reference_problem(key: str, line: str, known: Mapping[str, Sequence[str]]) -> Problem | None:
+def _reference_problem(key: str, line: str, groups: Mapping[str, Sequence[str]]) -> Problem | None:
     """The problem with a `${NAME}` that is not a setting of a run."""
-    tops = (*known, *PLAIN)
+    tops = (*groups, *PLAIN)
     unset = next((name for name in _REFERENCE.findall(line) if name.lstrip(".").partition(".")[0] not in tops), None)
     got = f"${{{unset}}} is not a setting, and a shell expands no variable in single quotes"
     return None if unset is None else Problem(key, got, "write the value itself, or use double quotes")

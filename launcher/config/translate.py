@@ -132,9 +132,9 @@ class _Translator:
         ours = {*self.files, *PLAIN}
         sections = {_section(name) for each in table().meanings for name in each.names.get(self.names.project, ())}
         others = [each for each in self.typed if each.key not in (*self.holders, *ours)]
-        known = self.names.known([each.text for each in others], self.given)
+        has_key = self.names.known([each.text for each in others], self.given)
         return [
-            each for each, is_known in zip(others, known, strict=True)
+            each for each, is_known in zip(others, has_key, strict=True)
             if is_known or self._meaning_of(each.key) or _section(each.key) in sections - ours
         ]  # fmt: skip
 
@@ -229,12 +229,12 @@ class _Translator:
         words = [word for word in meaning.use.split() if "{}" not in word and not self._overruled(word, (), typed)]
         return [*words, f"{meaning.ours[0]}.{inner}={readable(typed.value)}"]
 
-    def _words(self, meaning: Translation, typed: SourcedOverride, known: RunContext) -> list[str] | None:
+    def _words(self, meaning: Translation, typed: SourcedOverride, run: RunContext) -> list[str] | None:
         value = readable(typed.value)
         if meaning.tells_verl(value):
             pattern = meaning.with_verl(value)
             return None if pattern is None else [word.replace("{}", value) for word in pattern.split()]
-        words = convert(meaning, value, known)
+        words = convert(meaning, value, run)
         if words is None and UNKNOWN in meaning.verl_engine:
             return (meaning.verl_engine[UNKNOWN] or "").split()
         return [word for word in words if word != "sampler=vllm"] if words else words
@@ -281,14 +281,14 @@ def _section(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _why_left_out(meaning: Translation, value: str, known: RunContext) -> str:
+def _why_left_out(meaning: Translation, value: str, run: RunContext) -> str:
     if is_off(value):
         return OFF
     if not meaning.ours and meaning.note:
         return meaning.note
     if not meaning.ours and meaning.instead.endswith(f"; {LEAVE_OUT}"):
         return meaning.instead.removesuffix(f"; {LEAVE_OUT}")
-    return "another argument says it" if known.says_better(meaning) else "it is so here, too"
+    return "another argument says it" if run.says_better(meaning) else "it is so here, too"
 
 
 def listed(word: str) -> list[str] | None:

@@ -133,35 +133,35 @@ def _whole_number(value: float | None) -> int | None:
 # ---- processes and memory
 
 
-def _gpus(value: str, known: RunContext) -> list[str]:
+def _gpus(value: str, run: RunContext) -> list[str]:
     per_node = _whole_number(number(value)) or "GPUS"
-    if known.is_on("use_cpu", "no_cuda"):
+    if run.is_on("use_cpu", "no_cuda"):
         return [f"hardware.nproc_per_node={per_node}"]
-    return [*(() if known.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={per_node}"]
+    return [*(() if run.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={per_node}"]
 
 
-def _offload(value: str, known: RunContext) -> list[str] | None:
+def _offload(value: str, run: RunContext) -> list[str] | None:
     """One list of roles for all names that are typed; with sharded weights, `weights` includes the other networks."""
-    enabled = [name for name in names_of("engine.offload") if name != "engine.offload" and known.is_on(name)]
+    enabled = [name for name in names_of("engine.offload") if name != "engine.offload" and run.is_on(name)]
     names_by_role = {
         "reference": [name for name in enabled if name.startswith("actor_rollout_ref.ref.")],
         "critic": [name for name in enabled if name.startswith("critic.")],
     }
     roles = [role for role, names in names_by_role.items() if names]
-    if len(enabled) > sum(map(len, names_by_role.values())) or (roles and known.sharded):
-        return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if known.is_distributed else None
+    if len(enabled) > sum(map(len, names_by_role.values())) or (roles and run.sharded):
+        return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if run.is_distributed else None
     return [f"engine.offload=[{','.join(roles)}]"] if roles else []
 
 
-def _bf16(value: str, known: RunContext) -> list[str] | None:
+def _bf16(value: str, run: RunContext) -> list[str] | None:
     """Mixed precision: bfloat16 arithmetic with float32 weights; weights in bfloat16 need no such setting."""
     plain = _normalize(value).rpartition(".")[2]
     if plain == "full":
         return ["model.dtype=bfloat16"]
     if plain not in ("true", "yes", "on", "1", "auto", "bf16", "bfloat16"):
         return [] if is_off(plain) or plain in ("fp32", "float32") else None
-    weights = [_normalize(known.given.get(name, "")).rpartition(".")[2] for name in names_of("model.dtype")]
-    if any(each in ("bfloat16", "bf16") for each in weights) or known.is_on("pure_bf16", "bfloat16"):
+    weights = [_normalize(run.given.get(name, "")).rpartition(".")[2] for name in names_of("model.dtype")]
+    if any(each in ("bfloat16", "bf16") for each in weights) or run.is_on("pure_bf16", "bfloat16"):
         return []
     return ["engine.mixed_precision=true"]
 
@@ -169,24 +169,24 @@ def _bf16(value: str, known: RunContext) -> list[str] | None:
 # ---- adapters
 
 
-def _lora(value: str, known: RunContext, *, rank: int, alpha: int, scale_by_rank: bool = False) -> list[str] | None:
+def _lora(value: str, run: RunContext, *, rank: int, alpha: int, scale_by_rank: bool = False) -> list[str] | None:
     """The rank, and where no alpha is typed, the project's default: `alpha`, times the rank with `scale_by_rank`."""
     plain = _normalize(value)
     requested = rank if plain in ("true", "yes", "on", "lora") else _whole_number(number(plain))
     if requested is None:
         return [] if is_off(plain) or plain == "full" else None
     words = [f"model.lora_rank={requested}"]
-    if requested > 0 and known.number(*names_of("model.lora_alpha")) is None:
+    if requested > 0 and run.number(*names_of("model.lora_alpha")) is None:
         words.append(f"model.lora_alpha={alpha * requested if scale_by_rank else alpha}")
     return words
 
 
-def _lora_alpha(value: str, known: RunContext) -> list[str]:
+def _lora_alpha(value: str, run: RunContext) -> list[str]:
     """The alpha; 0 is left out where there are no adapters, as it is not read then."""
-    return [] if number(value) == 0 and not known.is_on(*names_of("model.lora_rank")) else [f"model.lora_alpha={value}"]
+    return [] if number(value) == 0 and not run.is_on(*names_of("model.lora_rank")) else [f"model.lora_alpha={value}"]
 
 
-def _modules(value: str, known: RunContext) -> list[str]:
+def _modules(value: str, run: RunContext) -> list[str]:
     """The modules with adapters: names separated by commas, or already a list."""
     plain = value.strip("'\" ")
     if plain.lower() in ("all", "all-linear"):
@@ -199,20 +199,20 @@ def _modules(value: str, known: RunContext) -> list[str]:
 # ---- the rest
 
 
-def _sampling_rounds(value: str, known: RunContext) -> list[str] | None:
+def _sampling_rounds(value: str, run: RunContext) -> list[str] | None:
     """Sampling rounds, which verl reads where groups are filtered; its 0 and less, no limit, have no counterpart."""
     if (most := number(value)) is None or most > 0:
         return [f"algorithm.max_num_gen_batches={value}"]
-    chosen = known.given.get("algorithm", known.given.get("algorithm.adv_estimator", "dapo"))
+    chosen = run.given.get("algorithm", run.given.get("algorithm.adv_estimator", "dapo"))
     enable = "algorithm.filter_groups.enable"
-    return [] if known.is_off(enable) or (chosen != "dapo" and not known.is_on(enable)) else None
+    return [] if run.is_off(enable) or (chosen != "dapo" and not run.is_on(enable)) else None
 
 
-def _algorithm(value: str, known: RunContext) -> list[str] | None:
+def _algorithm(value: str, run: RunContext) -> list[str] | None:
     """The choice that stands for verl's estimator, loss and filter of groups together."""
-    plain, filtered = _normalize(value), known.is_on("algorithm.filter_groups.enable")
-    estimator = _normalize(known.given.get("algorithm.adv_estimator", ""))
-    loss = _normalize(known.given.get("actor_rollout_ref.actor.policy_loss.loss_mode", ""))
+    plain, filtered = _normalize(value), run.is_on("algorithm.filter_groups.enable")
+    estimator = _normalize(run.given.get("algorithm.adv_estimator", ""))
+    loss = _normalize(run.given.get("actor_rollout_ref.actor.policy_loss.loss_mode", ""))
     if plain == "gae":
         return ["algorithm=ppo"]
     if is_off(plain) or plain == "vanilla":
@@ -221,19 +221,19 @@ def _algorithm(value: str, known: RunContext) -> list[str] | None:
         return None  # for example a critic or another estimator with this loss or filter
     if "gspo" in (plain, loss):
         return ["algorithm=gspo"] if plain != "true" else None
-    if plain == "true" and known.given.get("algorithm", "grpo") not in ("grpo", "dapo"):
+    if plain == "true" and run.given.get("algorithm", "grpo") not in ("grpo", "dapo"):
         return None
     return ["algorithm=dapo"] if filtered or plain == "true" else ["algorithm=grpo"]
 
 
-def _clip(value: str, known: RunContext) -> list[str]:
+def _clip(value: str, run: RunContext) -> list[str]:
     """Both sides of the clip range, except one that is typed by its own name."""
-    low = known.given.get("actor_rollout_ref.actor.clip_ratio_low", value)
-    high = next((known.given[name] for name in names_of("algorithm.clip_ratio_high") if known.is_on(name)), value)
+    low = run.given.get("actor_rollout_ref.actor.clip_ratio_low", value)
+    high = next((run.given[name] for name in names_of("algorithm.clip_ratio_high") if run.is_on(name)), value)
     return [f"algorithm.clip_ratio_low={low}", f"algorithm.clip_ratio_high={high}"]
 
 
-def _dataset(value: str, known: RunContext) -> list[str]:
+def _dataset(value: str, run: RunContext) -> list[str]:
     """The data: files, a hub's dataset, or a choice."""
     name = value.strip("'\"")
     if name.lower().endswith(ENDINGS):
@@ -243,17 +243,17 @@ def _dataset(value: str, known: RunContext) -> list[str]:
     return [f"data={value}"] if re.fullmatch(r"[\w.-]+", name) else ["data=files", "data.train_files=FILE"]
 
 
-def _betas(value: str, known: RunContext) -> list[str]:
+def _betas(value: str, run: RunContext) -> list[str]:
     def one(name: str, default: str) -> str:
-        return known.given.get(name, default)
+        return run.given.get(name, default)
 
     return [f"optim.betas=[{one('adam_beta1', '0.9')},{one('adam_beta2', '0.999')}]"]
 
 
-def _steps(value: str, known: RunContext, setting: str, *, share: bool = False) -> list[str]:
+def _steps(value: str, run: RunContext, setting: str, *, share: bool = False) -> list[str]:
     """A number of steps; a value below 1 is a fraction of all steps, and with `share` 1 means all of them."""
     amount = number(value)
-    steps = known.count("max_steps", "max_train_steps", "num_training_steps", "total_steps") or known.steps
+    steps = run.count("max_steps", "max_train_steps", "num_training_steps", "total_steps") or run.steps
     if amount is not None and amount == int(amount) and not share:
         return [f"{setting}={int(amount)}"]
     if amount is None or not 0 < amount <= 1 or not steps:
@@ -261,13 +261,13 @@ def _steps(value: str, known: RunContext, setting: str, *, share: bool = False) 
     return [f"{setting}={math.ceil(amount * steps)}"]
 
 
-def _warmup(value: str, known: RunContext, *, share: bool = False) -> list[str]:
+def _warmup(value: str, run: RunContext, *, share: bool = False) -> list[str]:
     """Warm-up steps; empty for 0 and verl's -1, which mean that a ratio is used instead."""
     steps = number(value)
-    return [] if steps is not None and steps <= 0 else _steps(value, known, "optim.lr_warmup_steps", share=share)
+    return [] if steps is not None and steps <= 0 else _steps(value, run, "optim.lr_warmup_steps", share=share)
 
 
-def _reward_functions(value: str, known: RunContext) -> list[str] | None:
+def _reward_functions(value: str, run: RunContext) -> list[str] | None:
     """The user's own reward function, also by its module, or a reward model; None for a list of several."""
     name = value.strip("'\"")
     if name.startswith("["):
@@ -280,18 +280,18 @@ def _reward_functions(value: str, known: RunContext) -> list[str] | None:
     return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
 
 
-def _min_rate(value: str, known: RunContext) -> list[str] | None:
+def _min_rate(value: str, run: RunContext) -> list[str] | None:
     """The lowest rate, as `min_lr_rate` in the options of a schedule."""
     found = re.search(r"min_lr_rate['\"]?\s*[:=]\s*([\d.]+(?:[eE]-?\d+)?)", value)
     return [f"optim.min_lr_ratio={found[1]}"] if found else None
 
 
-def _epochs(value: str, known: RunContext) -> list[str]:
+def _epochs(value: str, run: RunContext) -> list[str]:
     epochs = _whole_number(number(value))
     return [f"trainer.total_epochs={'EPOCHS' if epochs is None else epochs}"]
 
 
-def _template_args(value: str, known: RunContext) -> list[str]:
+def _template_args(value: str, run: RunContext) -> list[str]:
     """Template arguments; JSON is rewritten, as Hydra does not accept quotes around names."""
     try:
         return [f"data.template_args={literal(json.loads(value))}"]
@@ -299,7 +299,7 @@ def _template_args(value: str, known: RunContext) -> list[str]:
         return [f"data.template_args={value}"]
 
 
-def _one_key(value: str, known: RunContext, setting: str) -> list[str] | None:
+def _one_key(value: str, run: RunContext, setting: str) -> list[str] | None:
     """The setting with the one name of a list; None where the list has several."""
     name = value.strip("[]'\" ")
     return [f"{setting}={name}"] if re.fullmatch(r"[\w.-]+", name) else None
