@@ -2,7 +2,7 @@
 
     from launcher.logger import DualLogger, init_logging
 
-A call appends one line to a file, the spool; a process of its own sends what stands there (`sender`).
+A call appends one line to a file, the spool; a subprocess (`sender`) sends the lines.
 """
 
 from launcher.logger.dual_logger import DualLogger, init_logging

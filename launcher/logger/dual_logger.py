@@ -30,8 +30,8 @@ def finish_s() -> float:
 class DualLogger:
     """Sends what a script logs to the platform (`rlrun serve`), to W&B, or to both.
 
-    Each process that logs has a session of its own, a forked one too, of which only the platform hears. The token of
-    the platform is `token`, else RLRUN_TOKEN. Raises `ValueError` for a `job_uuid` that no job can have.
+    Each process that logs has its own session; that of a forked process is sent to the platform only. The platform's
+    token is `token`, else RLRUN_TOKEN. Raises `ValueError` for an invalid `job_uuid`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DualLogger:
         atexit.register(self._at_exit)
 
     def log_metrics(self, step: int, metrics: Mapping[str, Any], epoch: float | None = None) -> None:
-        """Numbers of a step. What is no number goes to W&B only."""
+        """Log metrics of a step; values that are not numbers go to W&B only."""
         row = {"kind": "metrics", "at": time.time(), "step": step, "metrics": metrics}
         self._append(row if epoch is None else {**row, "epoch": epoch})
 
@@ -83,7 +83,7 @@ class DualLogger:
         memory_total: float | None = None,
         temperature: float | None = None,
     ) -> None:
-        """Utilization in percent, memory in GB, temperature in degrees Celsius."""
+        """Log the usage of a GPU: utilization in percent, memory in GB, temperature in degrees Celsius."""
         self._append({
             "kind": "gpu", "at": time.time(), "gpu_index": gpu_index, "utilization": utilization,
             "memory_used": memory_used, "memory_total": memory_total, "temperature": temperature,
@@ -92,13 +92,13 @@ class DualLogger:
     def log_checkpoint(
         self, step: int, checkpoint_path: str | os.PathLike[str], eval_results: Mapping[str, Any] | None = None
     ) -> None:
-        """A checkpoint that is complete, with the scores of held-out data by their names."""
+        """Log a complete checkpoint, with scores on held-out data by name."""
         at, row = time.time(), {"kind": "checkpoint", "step": step, "path": text_of(checkpoint_path)}
         scores = {"kind": "metrics", "at": at, "step": step, "metrics": {}, "held_out": eval_results}
         self._append(*([scores] if eval_results else []), {**row, "at": at})
 
     def log_status(self, status: str, message: str = "") -> None:
-        """An alert. After `failed`, `error`, `stopped` or `cancelled`, the job ends so."""
+        """Log an alert. After `failed`, `error`, `stopped` or `cancelled`, `finish` ends the job with that outcome."""
         self._status = text_of(status), text_of(message)
         self._append({"kind": "status", "at": time.time(), "status": self._status[0], "message": self._status[1]})
 
@@ -109,8 +109,8 @@ class DualLogger:
         self._append({"kind": "summary", "summary": summary})
 
     def finish(self) -> None:
-        """End the session. Waits while what was logged arrives, and a few seconds where nothing does; standard error
-        names the rest."""
+        """End the session. Waits while rows arrive, and `finish_s()` seconds where none does; what is left then is told
+        on standard error."""
         how = {"failed": "failed", "error": "failed", "stopped": "stopped", "cancelled": "stopped"}
         status, message = self._status
         self._end_session(how.get(status.lower(), "finished"), message if status.lower() in how else "")
@@ -182,5 +182,5 @@ class DualLogger:
 
 
 def init_logging(job_uuid: str, wandb_project: str | None = None, **more: Any) -> DualLogger:
-    """A `DualLogger` in one line; `more` are its other arguments."""
+    """Make a `DualLogger`; `more` are its other arguments."""
     return DualLogger(job_uuid=job_uuid, wandb_project=wandb_project, **more)

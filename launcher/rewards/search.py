@@ -1,5 +1,5 @@
-"""Short answers to questions (Search-R1, arXiv:2503.09516): the last <answer> equals one of several right ones, as of
-the ground truth {"target": ["Paris", "City of Paris"]}; a list or a text will do."""
+"""Short answers to questions (Search-R1, arXiv:2503.09516): the last <answer> has to equal one of the right answers in
+the ground truth, such as {"target": ["Paris", "City of Paris"]}, a list, or a text."""
 
 from __future__ import annotations
 

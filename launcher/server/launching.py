@@ -199,7 +199,7 @@ class Launching:
             changed = self.jobs.change(served, request="pause" if pause else "stop", requested_at=time.time())
             mode: StopMode = "now" if now else "save"
             if holder(served.folder) is None and self.jobs.begins(served) and served.record.pid:
-                os.kill(served.record.pid, signal.SIGTERM)  # it still reads its settings, and reads no stop requests
+                os.kill(served.record.pid, signal.SIGTERM)  # it still reads its settings, and holds no lock yet
             else:
                 job.stop(served.folder, mode, wait_s=0.0)
             return self.jobs.get(changed.uuid)

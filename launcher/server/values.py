@@ -1,5 +1,5 @@
-"""Types of requests and answers, for validation and for OpenAPI. Answers are made by the builders that the command
-line has; these say what they hold."""
+"""Types of requests and responses, for validation and for OpenAPI. Responses are built by the functions of the command
+line; these types describe them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from launcher.server.records import VALID
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 
 
-def _plain(text: str) -> str:
-    """A NUL can stand in no database, and no file name."""
+def _reject_nul(text: str) -> str:
+    """Raises `ValueError` for a NUL, which databases and file names cannot hold."""
     if "\0" in text:
         raise ValueError("holds a NUL")
     return text
 
 
-Text = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_plain)]
+Text = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_reject_nul)]
 """What a person typed."""
 Tags = Annotated[list[Text], Field(max_length=100)]
 Uuid = Annotated[str, Path(pattern=f"^{VALID.pattern}$", description="A job's id.")]
@@ -127,15 +127,15 @@ class RequestBody(BaseModel):
 MOST_WORDS, DEEPEST = 400, 8
 
 
-def _shallow(value: Any, left: int = DEEPEST) -> Any:
-    if left == 0:
+def _check_depth(value: Any, levels_left: int = DEEPEST) -> Any:
+    if levels_left == 0:
         raise ValueError(f"is nested more than {DEEPEST} deep")
     if isinstance(value, str):
-        return _plain(value)
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _shallow(inner, left - 1)
+        return _reject_nul(value)
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(child, levels_left - 1)
     return value
 
 
 Words = Annotated[list[Annotated[Text, StringConstraints(min_length=1)]], Field(max_length=MOST_WORDS)]
-Settings = Annotated[dict[str, Any], Field(max_length=MOST_WORDS), AfterValidator(_shallow)]
+Settings = Annotated[dict[str, Any], Field(max_length=MOST_WORDS), AfterValidator(_check_depth)]
