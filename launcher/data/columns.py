@@ -1,4 +1,4 @@
-"""A chunk of plain columns, converted by example.
+"""Converts a chunk of plain columns by example.
 
 What a row means is defined once, for one row: by `known_datasets`, `formats` and `parquet_layout`. That definition is
 applied to an example, a row with a placeholder for each text, and the result is filled with whole columns. This is
@@ -51,8 +51,8 @@ def table_of(chunk: Chunk) -> pa.Table | None:
 
 def _table_of_lines(block: Block) -> pa.Table | None:
     """The lines as arrow parses them; None unless each of them is an object."""
-    # As many rows as lines that begin and end as objects do are one row in each line: inside an object no line
-    # break stands between `}` and `{`. Arrow itself crashes where the first row is `null`.
+    # If all lines begin with { and end with }, as many rows as lines mean one row per line: no line break inside an
+    # object stands between } and {. Arrow itself crashes where the first row is `null`.
     codes = np.frombuffer(block.data, np.uint8)
     ends = np.flatnonzero(codes == ord("\n"))
     if not len(ends) or ends[-1] < len(codes) - 1:  # the file's last line without a newline
@@ -174,7 +174,7 @@ def _is_sound(table: pa.Table) -> bool:
             return False
         if column.type == pa.string():
             size += pc.max(pc.binary_length(column)).as_py() or 0
-            # All at once: a search for NUL in each text is ten times slower.
+            # All bytes at once: a search for NUL in each text is ten times slower.
             data = [np.frombuffer(texts, np.uint8) for part in column.chunks if (texts := part.buffers()[2])]
             if any(codes.min(initial=1) == 0 for codes in data):
                 return False

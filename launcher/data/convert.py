@@ -53,7 +53,7 @@ class Converter:
     templated: bool = False
     """Whether the files have the column `template_fields`; without it, a row that needs it raises `Wider`."""
     rows: int = 0
-    """Rows written so far, of all splits."""
+    """Rows written so far, over all splits."""
 
     def __post_init__(self) -> None:
         self.extra = self.extra or pa.struct([])

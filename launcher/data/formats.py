@@ -1,4 +1,4 @@
-"""Raw rows to `Row`: which keys hold the prompt, the answer and the truth.
+"""Converts raw rows to `Row`: finds the keys of the prompt, the answer and the ground truth.
 
 What one row may look like, as demonstrations ("answers"):
     {"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]}
@@ -121,7 +121,7 @@ def _demonstration(where: str, values: ReadKeys, prompt_key: str | None, respons
     answer_key = answer_key or ANSWERS.get(name, ("response",))[0]
     response, extra = _read_answer(answer_key, required(values, answer_key, response_key=response_key))
     response, extra = _text(answer_key, response, extra), extra or _reasoning(values, response)
-    if "history" in values.read and not isinstance(prompt, str):  # whose answers are learned, as where they are turns
+    if "history" in values.read and not isinstance(prompt, str):  # all answers of a history are learned, too
         return _row(where, values, (*prompt, Message("assistant", response, extra)), None, None)
     row = _row(where, values, prompt, response, None)
     return replace(row, response_extra=extra) if extra else row
@@ -160,7 +160,7 @@ def _pair(where: str, values: ReadKeys, prompt_key: str | None) -> Row:
     name = prompt_key or _first(values, ("prompt", "question", *_FORM_KEYS))
     sides = [_split_last_answer(side, required(values, side)) for side in ("chosen", "rejected")]
     (before, chosen, chosen_extra), (before_rejected, rejected, rejected_extra) = sides
-    if not name and not before and values.get("messages") is not None:  # of axolotl: the turns before both answers
+    if not name and not before and values.get("messages") is not None:  # axolotl: the turns before both answers
         name = "messages"
     prompt = _prompt_of(values, name, prompt_key) if name else None
     if before != before_rejected:

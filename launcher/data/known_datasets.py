@@ -128,7 +128,7 @@ def _hh(values: Values, instruction: str) -> Values:
         {"role": "user" if turn[1] == "Human" else "assistant", "content": prompt[turn.end() : end].strip()}
         for turn, end in zip(matches, ends, strict=True)
     ]
-    if turns[-1] == {"role": "assistant", "content": ""}:  # where the answer goes
+    if turns[-1] == {"role": "assistant", "content": ""}:  # the empty turn in which the answer is to be written
         turns.pop()
     if not turns or turns[-1]["role"] != "user":
         raise UnfitRow("prompt does not end in a turn of Human, so there is nothing to answer")

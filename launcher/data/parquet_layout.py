@@ -118,7 +118,7 @@ def _has_empty_struct(type_: pa.DataType, depth: int = 0) -> bool:
 
 
 def merged(one: Any, other: Any) -> Any:
-    """The narrowest struct type that takes both. Raises `pyarrow.ArrowTypeError` where there is none."""
+    """The narrowest struct type that includes both. Raises `pyarrow.ArrowTypeError` where there is none."""
     schemas = [pa.schema([("extra", type_)]) for type_ in (one, other)]
     return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
@@ -204,5 +204,5 @@ def move_rows(source: Path, target: Path, numbers: Collection[int]) -> None:
             moved.write_batch(batch.filter(chosen))
             others.write_batch(batch.filter(pc.invert(chosen)))
             start += len(batch)
-    source.unlink()  # which may be a link to the user's own file
+    source.unlink()  # it may be a link to the user's own file
     remaining.rename(source)

@@ -87,14 +87,14 @@ def every() -> Iterator[tuple[Path, PreparedData]]:
 
 
 def read_from(files: Files, folder: Path) -> Files:
-    """The prepared rows as a dataset: the settings of `files`, its rows from the folder."""
+    """The prepared rows as a dataset, with the settings of `files` and the rows of the folder."""
     paths = {split: folder / f"{split}.parquet" for split in ("train", "val")}
     split_files = {f"{split}_files": (str(path),) if path.is_file() else () for split, path in paths.items()}
     return Files(**settings_of_files(files) | split_files | dict.fromkeys(_CONVERT_SETTINGS[1:]) | {"format": "auto"})
 
 
 def settings_of_files(files: Files) -> dict[str, Any]:
-    """The values of the settings that any dataset in files has."""
+    """The values of the settings that `Files` itself has, without those of a subclass."""
     return {name: value for name, value in vars(files).items() if name in Files.__dataclass_fields__}
 
 

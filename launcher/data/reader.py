@@ -41,10 +41,10 @@ _GROUP_ROWS = 256
 
 
 class Chunk(Protocol):
-    """Some rows of a file, in its order."""
+    """Consecutive rows of a file."""
 
     def rows(self) -> Iterator[Found]:
-        """Each row by itself."""
+        """The rows one by one, good or refused."""
 
 
 def read_rows(name: str) -> Iterator[Found]:
@@ -110,7 +110,7 @@ def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
 
 @dataclass(frozen=True)
 class _RowGroup:
-    """Rows that were read one by one."""
+    """A chunk of rows that were read one by one."""
 
     found: tuple[Found, ...]
 
@@ -207,7 +207,7 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
 
     row = 0
     try:
-        # No I/O threads of Arrow: one that lets go of a Python file while the interpreter ends aborts the process.
+        # No I/O threads: one of Arrow's that releases a Python file at interpreter exit aborts the process.
         source = pq.ParquetFile(file, pre_buffer=False)
         columns, n_rows = source.schema_arrow.names, source.metadata.num_rows
         duplicate = min((column for column, count in Counter(columns).items() if count > 1), default=None)
@@ -217,11 +217,11 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
         groups = range(source.num_row_groups)
         total = sum(source.metadata.row_group(group).total_byte_size for group in groups)
         size = max(min(_BATCH_ROWS, _BATCH_BYTES * n_rows // max(total, 1)), 1)  # fewer where rows are long
-        for group in groups:  # one at a time: a batch may not reach into a broken neighbour
+        for group in groups:  # one group at a time: a batch must not reach into a damaged one
             for batch in source.iter_batches(size, row_groups=[group], use_threads=False):
                 yield RowBatch(name, row + 1, batch)
                 row += batch.num_rows
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: a damaged column name
         reason = f"the parquet file is cut short or damaged, no row from here on: {error_message(error)[:200]}"
         yield ended(f"{name}:{row + 1}" if row else name, reason)
         return

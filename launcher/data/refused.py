@@ -28,7 +28,7 @@ class RefusedLog:
     def __init__(self, path: Path | None) -> None:
         """With `path` None rows are only counted. An existing file is replaced."""
         self.path = path
-        if path and path.is_file():  # never a device or a pipe
+        if path and path.is_file():  # do not remove a device or a pipe
             path.unlink()
         self.rows = 0
         self.good = 0

@@ -83,7 +83,7 @@ def faults(folder: Path) -> list[Problem]:
 
 
 def _template_faults(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Chat templates that are not UTF-8, or not strings."""
+    """Files whose chat template is not UTF-8, or not a string, each with its fault."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
@@ -98,7 +98,7 @@ def _template_faults(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _special_files(folder: Path) -> set[Path]:
-    """Pipes, sockets and devices: a loader would wait for them."""
+    """Pipes, sockets and devices of the folder, for which a loader would wait forever."""
     with suppress(OSError):
         return {path for path in folder.iterdir() if path.exists() and not path.is_file() and not path.is_dir()}
     return set()
@@ -239,7 +239,7 @@ def architecture(config: dict[str, Any]) -> Architecture | None:
 
 
 def positions(config: Mapping[str, Any]) -> int | None:
-    """Tokens of the longest sequence, by the names that families have for it; None where nothing bounds it."""
+    """Tokens of the longest sequence, under any family's name for it; None where nothing bounds it."""
     if config.get("alibi") or config.get("position_embedding_type") == "alibi":
         return None  # ALiBi biases by distance, without a limit
     for part in reversed(parts(config)):
@@ -273,7 +273,7 @@ def foreign_code(config: dict[str, Any]) -> str:
     auto_map = config.get("auto_map")
     if not isinstance(auto_map, dict) or not auto_map:
         return ""
-    library = find_spec("transformers")  # found, not imported
+    library = find_spec("transformers")  # found without importing it
     roots = library.submodule_search_locations if library else None
     family = str(config.get("model_type", ""))
     if family.isidentifier() and any((Path(root) / "models" / family).is_dir() for root in roots or ()):

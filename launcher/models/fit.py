@@ -50,7 +50,7 @@ class LoadReport:
 
 
 def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: Sequence[str]) -> list[Problem]:
-    """Why the model must not be trained: it cannot be made, or weights would be random numbers. `files` hold them."""
+    """Why the model must not be trained: it cannot be built, or some weights would be random. `files` hold them."""
     if report.step != "done":
         return [_construction_problem(report, config, where)]
     if report.masked:

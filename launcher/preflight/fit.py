@@ -123,7 +123,7 @@ def _epochs(context: Context) -> int | None:
 
 
 def _test_freq(context: Context) -> int | None:
-    """A few validations on what was held out for want of other rows, which are not many."""
+    """The frequency of a few validations, where the held-out rows come from the training files (data.val_share)."""
     steps = context.steps
     return -(-steps.steps // VALIDATIONS) if context.run.data.val_share and steps.steps and steps.val_rows else None
 

@@ -1,4 +1,4 @@
-"""A plan: what would run, and everything that can be known to fail before anything starts."""
+"""Plans a run: what would start, and everything that can be known to fail before it does."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ RENDER_S = 2.0
 TURN_S = 0.005
 SIGN_S = 1e-6
 RENDER_BYTES = 2**30
-"""Memory that a template may take for one row."""
+"""Most bytes of memory that a template may take for one row."""
 TOKENIZER = "tokenizer.json"
-"""The file that holds all of a tokenizer but its special tokens and its chat template."""
+"""The file of a fast tokenizer, with all but the roles of its special tokens and its chat template."""
 MOSTLY, SOME = 0.5, 0.01
 """Shares of a text without a token (mapped to <unk> or dropped): from MOSTLY on an error, from SOME on a warning."""
 Count = tuple[int, int, int] | str

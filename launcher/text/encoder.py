@@ -1,9 +1,9 @@
-"""Rows of a dataset as token ids.
+"""Encodes rows of a dataset as token ids.
 
-What inference shows is the reference: a model is asked with the prompt that the chat template opens, and must write
-what the template has of the answer after it. So each assistant turn is learned behind the tokens that would stand
-before it if it were sampled. Where the template writes a turn otherwise once others follow it (most drop its
-reasoning), the turns of one conversation are several sequences.
+Inference is the reference: there a model reads the prompt that the chat template opens, and must write what the
+template renders of the answer. So each assistant turn is learned after the tokens that would precede it if it were
+sampled. Where the template renders a turn differently once others follow it (most drop its reasoning), a conversation
+becomes several sequences.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPEN_TAG = re.compile(r"<(\w+)>(\s*)\Z")
 
 
 class Unwritable(ValueError):
-    """Why a row cannot be written for this model."""
+    """A row cannot be written for this model; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Exchange(NamedTuple):
     """The prompt of one answer, and the text that is learned after it."""
 
     opening: str
-    """The prompt that inference shows."""
+    """The prompt as at inference, up to where the answer begins."""
     answer: str
     """The text that the model must write after it."""
     end: int
@@ -88,7 +88,7 @@ class Exchange(NamedTuple):
 
 
 class Encoder:
-    """Writes rows with the tokenizer's chat template where it has one, as plain text otherwise."""
+    """Encodes rows with the tokenizer's chat template if it has one, otherwise as plain text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, data: Dataset) -> None:
         self.tokenizer, self.data = tokenizer, data

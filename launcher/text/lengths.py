@@ -1,4 +1,4 @@
-"""Token counts of many rows, as `Encoder` writes them. Prompts are encoded in batches, which is much faster."""
+"""Counts tokens of many rows as `Encoder` encodes them; prompts are encoded in batches, which is much faster."""
 
 from __future__ import annotations
 

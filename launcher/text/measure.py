@@ -129,7 +129,7 @@ def _render_turn(encoder: Encoder, turn: Turn, args: Mapping[str, Any]) -> str:
 
 
 class _BoundedEncoder(Encoder):
-    """Ends its process where a template computes without end; a row that takes too much memory cannot be written."""
+    """Ends its process if a template computes endlessly; for a row that needs too much memory, rendering fails."""
 
     spent = 0.0
     allowed = RENDER_S
@@ -142,7 +142,7 @@ class _BoundedEncoder(Encoder):
             with _limit_resources(self.allowed - self.spent):
                 text = super().render(turns, args, open_answer)
         finally:
-            self.spent += time.process_time() - started  # of one that fails, too
+            self.spent += time.process_time() - started  # also of a call that fails
         if len(text) > WRITTEN + 8 * size:
             raise Unwritable(f"the chat template writes {len(text):,} characters for {size:,}")
         return text
@@ -251,7 +251,7 @@ class Ends:
                         if (ids := _end_ids(config.read(folder, name) or {}))}  # fmt: skip
 
     def stops(self, found: Sequence[int]) -> Iterator[CheckResult]:
-        """Where sampling stops: at tokens `found` in the chat template, and at those that the folder names."""
+        """Report where sampling stops: at the ids `found` in the chat template, and at those that the folder names."""
         if self.tokenizer.eos_token_id is None:
             return
         file_ids = self.by_file.get("generation_config.json") or self.by_file.get("config.json", [])

@@ -225,7 +225,7 @@ def _serve(channel: Connection[Any, Any], model: Model, data: Dataset, exact: bo
         try:
             from launcher.text.measure import Measure  # noqa: PLC0415  late: it loads transformers, here only
 
-            if not exact:  # which loads torch
+            if not exact:  # `exact` loads torch, which takes longer
                 _limit_cpu(_load_s(model))
             return Measure(model, data)
         finally:

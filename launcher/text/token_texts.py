@@ -1,4 +1,4 @@
-"""The text of each token."""
+"""Decodes each token of a sequence to its text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TokenTexts:
     def __call__(self, ids: Sequence[int]) -> list[str]:
         """Each token's text; joined they are the whole text. A character of several tokens is at the first of them."""
         for token in {*ids} - self._texts.keys():
-            # some tokenizers leave out the space of the first token of a text, so the second one is read
+            # some tokenizers drop the leading space of a text's first token, so the text of a second one is taken
             single, double = self.tokenizer.batch_decode([[token], [token, token]])
             self._texts[token] = double[len(single) :]
         texts = [self._texts[token] for token in ids]

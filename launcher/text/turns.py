@@ -1,4 +1,4 @@
-"""Turns of a conversation in the forms that chat templates take and write."""
+"""Converts turns of a conversation to and from the forms that chat templates take and render."""
 
 from __future__ import annotations
 

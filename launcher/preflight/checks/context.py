@@ -49,7 +49,7 @@ class SplitRows:
 
     @property
     def scope(self) -> str:
-        """`of 200 rows`, `of the first 50,000 rows`."""
+        """The rows read, in words: `of 200 rows`, `of the first 50,000 rows`."""
         return f"of {'' if self.complete else 'the first '}{len(self.rows) + len(self.refused):,} rows"
 
     @property
@@ -175,11 +175,11 @@ class Steps:
     prompts: int
     """Rows of one step, over all processes."""
     answers: int
-    """Sequences that a step learns from, over all processes; of a pair both."""
+    """Sequences that a step learns from, over all processes; a pair counts twice."""
     mini_batches: int
     """Optimizer updates of one step."""
     micro_batches: int
-    """Parts that each process computes an update in, by rows; with max_tokens_per_gpu no more than these."""
+    """Micro-batches of each process per update, by rows; with max_tokens_per_gpu at most as many."""
     steps_per_epoch: int | None
     steps: int | None
     left_over: int | None
@@ -256,7 +256,7 @@ def _folder_problems(trainer: Trainer) -> list[Problem]:
         return [Problem(ROOT, got, "use a folder, such as one mounted there")]
     folder = Path(trainer.run_root).expanduser().absolute() / trainer.project_name / (trainer.experiment_name or "")
     with suppress(FileNotFoundError, NotADirectoryError):
-        folder.stat()  # raises where the name itself is impossible, which exists() does not
+        folder.stat()  # raises for an impossible name, which exists() does not
     if links := [path for path in (folder.parent, folder) if path.is_symlink()]:
         return [Problem(ROOT, f"{links[0]} is a symbolic link", "use the folder that it leads to", "not-permitted")]
     existing = next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,4 +1,4 @@
-"""Free disk space against the size of checkpoints and downloads."""
+"""Checks free disk space against the size of checkpoints and downloads."""
 
 from __future__ import annotations
 

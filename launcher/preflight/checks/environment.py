@@ -48,7 +48,7 @@ NOTHING: Mapping[str, Sequence[Spoken]] = {
 
 @dataclass(frozen=True)
 class Played:
-    """An episode of given turns."""
+    """What an episode of given turns came to."""
 
     observations: tuple[Observation, ...]
     final: Final
@@ -107,7 +107,7 @@ class Player:
         return self.play_together([(row, turns)])[0]
 
     def play_together(self, asked: Sequence[tuple[Row, Sequence[Spoken]]]) -> list[Played]:
-        """Episodes that run at the same time, turn by turn."""
+        """Play episodes at the same time, turn by turn."""
         started = time.monotonic()
         late = Observation(ended="timeout", reason="no answer in time")
         numbers = [next(self.numbers) for _ in asked]

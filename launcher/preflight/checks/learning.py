@@ -22,7 +22,7 @@ DECAYED = 1e-3
 EPSILON = 1e-8
 """AdamW's epsilon: gradients below it hardly move weights."""
 WEIGHT, DIGITS = 0.02, 2**-9
-"""Usual size of a weight, and the largest part of one that bfloat16 rounds away."""
+"""Usual size of a weight, and the relative change up to which bfloat16 rounds it away."""
 
 
 def check(context: Context) -> Iterator[CheckResult]:
@@ -38,7 +38,7 @@ def check(context: Context) -> Iterator[CheckResult]:
 
 
 def _equal_rewards(run: RunSpec) -> Iterator[Problem]:
-    """Why all answers to a prompt are equally good."""
+    """Settings with which all answers to a prompt are alike, or equally good."""
     if run.sampler.top_k == 1:
         got = "1 leaves a single token, so that all answers to a prompt are alike and nothing can be learnt"
         yield Problem("sampler.top_k", got, "use -1 for all")
@@ -49,7 +49,7 @@ def _equal_rewards(run: RunSpec) -> Iterator[Problem]:
 
 
 def _extreme_sampling(run: RunSpec) -> list[Problem]:
-    """Sampling that is nearly greedy, or nearly random."""
+    """Sampling that is nearly greedy or nearly random, and other settings without use for sampled answers."""
     top_p, temperature, passes = run.sampler.top_p, run.sampler.temperature, run.trainer.ppo_epochs
     unpenalized, longest = run.algorithm.unpenalized_length, run.data.max_response_length
     return _problems_that_hold(

@@ -1,4 +1,4 @@
-"""Whether a run fits into memory."""
+"""Checks whether a run fits into memory."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def _gib(count: int) -> str:
 
 
 def to_node(run: RunSpec, limit_bytes: int | None) -> dict[str, Any] | None:
-    """Phases, parts and limit as plain data, in bytes; None where nothing is known."""
+    """Phases, parts and limit in bytes, as a JSON object; None where there is no estimate."""
     memory = run.engine.memory(run)
     return None if memory is None else memory.to_node() | {"limit_bytes": limit_bytes}

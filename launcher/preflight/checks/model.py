@@ -67,7 +67,7 @@ def _not_downloaded(model: Pretrained, name: str, level: Level) -> Iterator[Chec
 
 
 def _check_folder(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
-    """Whether the weights in a folder are those of its config.json, and adapters those of their base model."""
+    """Check that the weights in a folder fit its config.json, and adapters their base model."""
     if (folder / adapter.CONFIG).is_file():
         problems, base = adapter.problems(folder), base_folder(folder)
         yield from from_problems(problem.within("model.path") for problem in problems)
@@ -81,7 +81,7 @@ def _check_folder(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
 
 
 def _check_weights(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
-    """Whether the weights in a folder are those of its config.json."""
+    """Check that the weights in a folder fit its config.json, and sample their values."""
     node = config.read(folder) or {}
     if problems := folder_problems(folder):
         yield from from_problems(problem.within(where) for problem in problems)

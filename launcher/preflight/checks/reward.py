@@ -23,7 +23,7 @@ from launcher.spec.reward import MODEL_STYLE, Reward, score_safely, why_unscorab
 from launcher.spec.run import RunSpec
 
 MAX_NAMED = 3  # unscorable rows that are named
-MAX_ASKED = 2  # rows that a server is asked about
+MAX_ASKED = 2  # most rows that a server is asked to score
 _FORMS_BY_MARK = {"####": ("#### {}", "gsm8k"), "\\boxed": ("\\boxed{{{}}}", "math")}
 """For each mark by which prompts ask for a form of the result: that form, and the reward that reads it."""
 _SOLUTION = re.compile(r"####|\\boxed|\n")  # in a ground truth that is more than a final answer
@@ -103,7 +103,7 @@ def _check_answer_length(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckRes
 
 def _check_form(reward: Reward, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Check that the reward reads right answers in the form that the prompts ask for."""
-    reward = deepcopy(reward)  # processes that it starts end with the copy
+    reward = deepcopy(reward)  # processes that the copy starts end with it
     final = [row for row in rows if row.ground_truth and not _is_solution(row)]
     for mark, (form, name) in _FORMS_BY_MARK.items():
         asking = [row for row in final if mark in _last_text(row)]
