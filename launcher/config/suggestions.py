@@ -261,7 +261,7 @@ class Suggester:
 
 
 def words_of_others(name: str, value: str) -> list[str]:
-    """What to type for a name of another project and its value; empty where that cannot be told without a run."""
+    """What to type for a name of another project and its value; empty where that depends on a run."""
     meanings = table().named.get(name, ())
     candidates = (convert(meaning, readable(value), RunContext()) or [] for meaning in meanings)
     return next((words for words in candidates if words and is_complete(words)), [])

@@ -48,7 +48,7 @@ _OPEN_QUOTE = "a quote that begins in this row is never closed; close it, or dou
 
 
 class _Unrecoverable(Exception):
-    """The records after this line cannot be told apart, so reading ends here."""
+    """No end of a record can be found after this line, so reading ends here."""
 
 
 class _RecordLines(Iterator[str]):

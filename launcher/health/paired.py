@@ -62,7 +62,7 @@ PromptKey = tuple[str, str, int]
 
 
 def numbered(items: Iterable[tuple[str, str, float]]) -> dict[PromptKey, float]:
-    """Scores by prompt; equal rows are told apart by their number, counted from 1."""
+    """Scores by prompt; equal rows are numbered from 1 to keep them distinct."""
     count, scores = Counter[tuple[str, str]](), dict[PromptKey, float]()
     for source, digest, score in items:
         count[source, digest] += 1

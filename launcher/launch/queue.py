@@ -263,7 +263,7 @@ class Queue:
 
     def _send_requests(self, run: QueuedRun) -> None:
         while run.process and run.exit_code is None and run.delivered < len(self._requests):
-            number = self._requests[run.delivered]  # a signal's handler that asks meanwhile sends the next one itself
+            number = self._requests[run.delivered]  # read first: a signal handler may call this in between
             run.delivered += 1
             run.process.signal(number)
 

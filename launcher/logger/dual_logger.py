@@ -109,8 +109,8 @@ class DualLogger:
         self._append({"kind": "summary", "summary": summary})
 
     def finish(self) -> None:
-        """End the session. Waits while rows arrive, and `finish_s()` seconds where none does; what is left then is told
-        on standard error."""
+        """End the session. Waits while rows arrive, and `finish_s()` seconds where none does; rows that remain are
+        reported on standard error."""
         how = {"failed": "failed", "error": "failed", "stopped": "stopped", "cancelled": "stopped"}
         status, message = self._status
         self._end_session(how.get(status.lower(), "finished"), message if status.lower() in how else "")

@@ -95,7 +95,7 @@ class LogErrors:
 
     def watch(self, text: str, quoted: bool) -> None:
         """Read a line; `quoted`: it is within an answer, which may mention an end. Step lines are skipped, as they are
-        long and tell no end."""
+        long and never mark the end."""
         if "rain" in text or "Final " in text:
             self._finished = self._finished or (not quoted and _FINISHED.search(text[:_MAX_ERROR]) is not None)
         if self._errors.open or "Traceback" in text or "Exception ignored" in text:

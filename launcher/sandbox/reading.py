@@ -57,7 +57,7 @@ FIRST, SECOND = (
 
 @dataclass(frozen=True)
 class OpenPart:
-    """A part of a launch that only running the script on its own machine can tell."""
+    """A part of a launch that is known only when the script runs on its own machine."""
 
     place: str
     text: str

@@ -31,7 +31,7 @@ from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
 from launcher.views.read import LogAsFolder
 
-LOOK_S, LOOK_SHARE = 1.0, 20  # between two scans, or so many times what the last one took
+LOOK_S, LOOK_SHARE = 1.0, 20  # least pause after a scan: seconds, and multiples of its duration
 FRESH_S = 0.1  # least time between two scans for an unknown id, as of a run that has just begun
 LIVE = ("waiting", "running", "stopping", "pausing")
 Mark = tuple[tuple[int, int], ...]

@@ -125,7 +125,7 @@ class VerlReader:
         return held_out_scores(step, [mean for mean in means if math.isfinite(mean[2])])
 
     def end(self, code: int) -> Crashed | None:
-        """The crash, if verl did not train to its last step. The exit code alone does not tell: it is also 0 where verl
+        """The crash, if verl did not train to its last step. The exit code is not enough: it is also 0 where verl
         resumes at the end of an epoch and trains nothing."""
         if code:
             last = self.errors.last or f"verl ended with exit code {code}, and named no error"

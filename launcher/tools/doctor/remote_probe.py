@@ -149,7 +149,7 @@ def shared(folder: str, sees: Mapping[str, bool]) -> CheckResult:
 
 
 def counts(node: RayNode, found: facts.Facts) -> list[CheckResult]:
-    """A warning where Ray was told another number of GPUs, when the node was started, than its driver has."""
+    """A warning where the node was started in Ray with another number of GPUs than its driver reports."""
     message = f"Ray counts {node.gpus:g}, the driver {found.gpus}"
     warning = CheckResult("WARN", "GPUs of Ray", message, f"use ray start --num-gpus={found.gpus} there")
     return [] if node.gpus == found.gpus else [warning]

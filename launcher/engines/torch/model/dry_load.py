@@ -48,7 +48,7 @@ MOVED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")  # kept in weights on
 
 
 def set_limits(memory_bytes: int, of_imports: float, cpu_s: float) -> None:
-    """Limits beyond what imports took: `memory_bytes`, and CPU time of `of_imports` times theirs plus `cpu_s`."""
+    """Limits beyond the imports: `memory_bytes`, and `of_imports` times their CPU seconds plus `cpu_s`."""
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil((used.ru_utime + used.ru_stime) * (1 + of_imports) + cpu_s)
