@@ -158,6 +158,26 @@ def test_an_answer_that_repeats_itself_is_cut(endless: str) -> None:
     assert ran.exit_code == 0 and 240 <= len(ran.stdout) < 2_000 and "(cut: it repeats itself)" in ran.stderr
 
 
+def _read_until(terminal: int, awaited: str | None, last: str) -> str:
+    """What is read until the text is in it; with None, until the program has closed the terminal.
+
+    A Ctrl-C is pressed again when nothing came for a minute: readline does not see a signal that arrives between
+    its prompt and its wait for a key.
+    """
+    read = ""
+    for _ in range(10):
+        while select.select([terminal], [], [], 60)[0]:
+            try:
+                read += os.read(terminal, 4096 if awaited and awaited.endswith("> ") else 1).decode(errors="replace")
+            except OSError:  # Linux says so that no process has the other end open
+                return read
+            if awaited is not None and awaited in read:
+                return read
+        if last == "\x03":
+            os.write(terminal, b"\x03")
+    return read
+
+
 def test_ctrl_c_ends_an_answer_and_twice_the_chat(endless: str) -> None:
     """On a pseudo-terminal."""
     primary, secondary = pty.openpty()
@@ -175,15 +195,10 @@ def test_ctrl_c_ends_an_answer_and_twice_the_chat(endless: str) -> None:
     last = ""
     try:
         for awaited, typed in steps:
-            seen = ""
-            while awaited not in seen:
-                # readline does not see a signal between its prompt and its wait for a key; one presses again, then
-                if not select.select([primary], [], [], 60)[0] and last == "\x03":
-                    os.write(primary, last.encode())
-                assert select.select([primary], [], [], 400)[0], f"no {awaited!r} after {seen!r}"
-                seen += os.read(primary, 4096 if awaited.endswith("> ") else 1).decode(errors="replace")
+            assert awaited in (seen := _read_until(primary, awaited, last)), f"no {awaited!r} after {seen!r}"
             last = typed or last
             os.write(primary, typed.encode())
+        _read_until(primary, None, last)
         assert process.wait(400) == 0
     finally:
         process.kill()
