@@ -59,7 +59,7 @@ BELOW = {
     ),
     "preflight": "core spec models runs config preflight.checks",
     "tools": ("core clusters.nodes hubs spec data models clusters.ray text tools.merge runs config preflight.checks"),
-    "tools.doctor": "core clusters.nodes hubs spec data models sandbox clusters.ray preflight.checks",
+    "tools.doctor": "core hubs data models sandbox preflight.checks",
     "engines.torch.rollout.vllm": (
         "core spec clusters.local models engines.torch.model engines.torch.parallel engines.torch.rollout "
         "engines.torch.train engines engines.torch"

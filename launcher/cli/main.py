@@ -96,7 +96,7 @@ COMMANDS = (
     CommandEntry("model", "models:app", "List, inspect, download and merge models.", PREPARE),
     CommandEntry("env", "environment:app", "Try an environment before a run trains in it.", PREPARE),
     CommandEntry("reward", "reward:app", "Test a reward before a run trains with it.", PREPARE),
-    CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster.", MACHINES),
+    CommandEntry("doctor", "doctor:doctor", "Check this machine: packages, limits, disks, torch, GPUs.", MACHINES),
     CommandEntry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines.", MACHINES),
 )  # fmt: skip
 """All commands, in the order and under the headings of the help."""

@@ -1,4 +1,4 @@
-"""`rlrun doctor`: what this machine, or each node of a Ray cluster, has to say before a run."""
+"""`rlrun doctor`: what this machine has to say before a run."""
 
 from __future__ import annotations
 
@@ -8,28 +8,15 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.output import AsJson, CommandAnswer, out, progress_line, say, say_result
-from launcher.clusters.nodes.processes import is_node
-from launcher.clusters.ray import remote
+from launcher.cli.output import CommandAnswer, progress_line, say_result
 from launcher.core.check_result import CheckResult, any_failed
-from launcher.core.problems import Problem, Problems
-from launcher.tools.doctor import probe, remote_probe
+from launcher.tools.doctor import examine
 
 
 def doctor(
-    address: Annotated[
-        str | None, typer.Argument(help="HOST:PORT of the cluster that --nodes checks.", show_default="RAY_ADDRESS")
-    ] = None,
-    nodes: Annotated[
-        bool, typer.Option("--nodes", help="Check every node of a running Ray cluster, not this machine.")
-    ] = False,
     root: Annotated[
         Path, typer.Option("--root", help="Check the disk of this folder, which will hold the runs.")
     ] = Path("runs"),
-    wait_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Wait so many seconds for the answer of a node.")
-    ] = remote_probe.WAIT_S,
-    as_json: AsJson = False,
 ) -> CommandAnswer:
     """Each check prints one line with OK, WARN or FAIL; a line that is not OK says what to do. The exit code is 1 where
     any check fails, otherwise 0.
@@ -38,24 +25,12 @@ def doctor(
     hardware and the cluster of the run: rlrun train algorithm=sft model=tiny data=reverse
     trainer.total_training_steps=1.
     """
-    if address and not nodes:
-        fix = f"use rlrun doctor --nodes {address}"
-        raise Problems(Problem(address, "an address belongs to --nodes", fix, "conflicting-settings"))
-    if nodes and not is_node():
-        words = ["doctor", "--nodes", f"--root={root}", f"--timeout={wait_s:g}", *(["--json"] if as_json else [])]
-        remote.become(address, words, out.width)
     with progress_line() as tell:
-        if nodes:
-            node_results = list(remote_probe.examined(address, root, wait_s, tell))
-        else:
-            node_results = [("this machine", result) for result in probe.check_this_machine(root, tell)]
-    ok = not any_failed(result for _, result in node_results)
-    results = [{"node": node, **asdict(result)} for node, result in node_results]
-    return CommandAnswer({"ok": ok, "results": results}, lambda: _say_results(node_results), exit_code=int(not ok))
+        results = list(examine.this_machine(root, tell))
+    ok = not any_failed(results)
+    return CommandAnswer({"ok": ok, "results": [asdict(one) for one in results]}, lambda: _say(results), int(not ok))
 
 
-def _say_results(node_results: list[tuple[str, CheckResult]]) -> None:
-    for node in dict.fromkeys(node for node, _ in node_results):
-        say(node, "bold")
-        for result in (result for name, result in node_results if name == node):
-            say_result(result, "  ")
+def _say(results: list[CheckResult]) -> None:
+    for result in results:
+        say_result(result)

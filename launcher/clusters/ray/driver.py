@@ -123,7 +123,7 @@ class _RayRun:
         while isinstance(joined := _join_cluster(self.request), CallFailure):
             why = f"{self.request.address or 'a local Ray cluster'} cannot be joined: {joined.reason}"
             if not self.request.address or time.monotonic() > deadline:
-                raise NotStarted(f"cluster.address: {why}; rlrun doctor --nodes tells more")
+                raise NotStarted(f"cluster.address: {why}; rlrun cluster status tells more")
             self._report_waiting(f"the cluster {why}")
             time.sleep(LOOK_S)
             self._handle_requests()
@@ -264,7 +264,7 @@ def _get_answer(rank: int, task: Any, seconds: float) -> Any:
     except RayError as error:
         why = f"{not_started}: {shorten(' '.join(str(error).split()))}"
         if isinstance(error, RayTaskError) or "No module named" in str(error):  # a second try would fail the same way
-            raise NotStarted(f"cluster: {why}; rlrun doctor --nodes tells more") from error
+            raise NotStarted(f"cluster: {why}; rlrun cluster status tells more") from error
         raise ClusterLost(why) from error
 
 

@@ -36,7 +36,6 @@ class LoadedLibraries:
     """What torch was built for; None for a CPU build."""
     cudnn: int | None
     nccl: str | None
-    gloo: bool
     why: str
     """Why CUDA does not initialize."""
     gpus: tuple[TorchGpu, ...]

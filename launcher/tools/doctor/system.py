@@ -1,29 +1,31 @@
-"""The system's limits, and which secrets are set."""
+"""The system's limits, hidden GPUs, and the name by which processes of this machine find each other."""
 
 from __future__ import annotations
 
 import os
 import resource
 import shutil
-from collections.abc import Mapping
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
+from launcher.core.problems import error_message
 from launcher.sandbox import confine
 
 GB = 1 << 30
 LITTLE_SHARED = GB
-FEW_FILES, FILES, FILES_FOR_RAY = 128, 1024, 8192
+FEW_FILES, FILES = 128, 1024
 SHARED_MEMORY = Path("/dev/shm")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def check(*, for_ray: bool = False) -> list[CheckResult]:
+def check() -> list[CheckResult]:
     hidden = check_visible_devices(os.environ.get(VISIBLE), len(machine.query_gpus().found))
-    return [*hidden, check_shared_memory(SHARED_MEMORY), _open_files(for_ray), *_cores(), _sandbox()]
+    host = check_hostname(socket.gethostname())
+    return [*hidden, check_shared_memory(SHARED_MEMORY), _open_files(), *_cores(), _sandbox(), host]
 
 
 def check_visible_devices(value: str | None, count: int) -> list[CheckResult]:
@@ -48,13 +50,11 @@ def check_shared_memory(mount: Path) -> CheckResult:
     return CheckResult("OK", str(mount), message)
 
 
-def _open_files(for_ray: bool) -> CheckResult:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = FILES_FOR_RAY if for_ray else FILES  # Ray holds a connection to each worker
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+def _open_files() -> CheckResult:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= FILES:
         return CheckResult("OK", "open files", "enough for a process")
-    able = hard == resource.RLIM_INFINITY or hard >= needed
-    fix = f"use ulimit -n {needed}" + ("" if able else " as root, or limits.conf")
+    fix = f"use ulimit -n {FILES}, as root where that is refused"
     level: Literal["WARN", "FAIL"] = "FAIL" if soft < FEW_FILES else "WARN"
     return CheckResult(level, "open files", f"a process may have {soft} files open at once", fix)
 
@@ -77,21 +77,11 @@ def _sandbox() -> CheckResult:
     return CheckResult("OK", "sandbox", f"Landlock {confine.landlock_version()} and seccomp, for reward=code")
 
 
-SECRETS = (
-    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MODELSCOPE_API_TOKEN", "WANDB_API_KEY", "SWANLAB_API_KEY",
-    "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN",
-)  # fmt: skip
-
-
-def check_secrets(environment: Mapping[str, str] = os.environ) -> list[CheckResult]:
-    """Which secrets are set, by name only: never a value, its length or a part of it."""
-    names = ", ".join(name for name in SECRETS if environment.get(name))
-    results = [CheckResult("OK", "secrets", names or "no variable: only public repositories can be downloaded")]
-    for name in (name for name in SECRETS if name in environment):
-        value = environment[name]
-        if not value:
-            results.append(CheckResult("WARN", name, "is set, and empty", f"unset {name}, or set it to the token"))
-        elif value != value.strip() or value.strip("'\"") != value:
-            message = "has spaces, a line end or quotes around the token, which are sent to the server"
-            results.append(CheckResult("WARN", name, message, "set it to the bare token"))
-    return results
+def check_hostname(name: str) -> CheckResult:
+    """gloo and NCCL use the address of the machine's own name by default."""
+    try:
+        addresses = sorted({str(address[0]) for *_, address in socket.getaddrinfo(name, None)})
+    except (OSError, UnicodeError) as error:
+        fix = f"add the line `{machine.LOOPBACK} {name}` to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo"
+        return CheckResult("WARN", "hostname", f"{name} cannot be resolved: {error_message(error)}", fix)
+    return CheckResult("OK", "hostname", f"{name} is {', '.join(addresses)}")

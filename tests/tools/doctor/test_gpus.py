@@ -38,7 +38,7 @@ def test_hidden_gpus(value: str | None, count: int, level: str | None, word: str
 
 def loaded(**more: object) -> LoadedLibraries:
     cards = (loading.TorchGpu("NVIDIA H200", "9.0", ""), loading.TorchGpu("NVIDIA H200", "9.0", ""))
-    usual = {"torch_s": 2.0, "torch": "2.13.0", "cuda": "12.4", "cudnn": 91000, "nccl": "2.27.3", "gloo": True,
+    usual = {"torch_s": 2.0, "torch": "2.13.0", "cuda": "12.4", "cudnn": 91000, "nccl": "2.27.3",
              "why": "", "gpus": cards, "kernels": ("sm_90",), "broken": {}}  # fmt: skip
     return LoadedLibraries(**{**usual, **more})
 
