@@ -141,9 +141,7 @@ def checked(words: list[str]) -> list[CheckResult]:
         ("said", [], "0 on average and empty ones 0,"),  # none of them
         ("said", [FORM], ""),
         ("right + random.random() / 10", [], "when asked again, so chance is learnt"),
-        ("right + len(solution_str) / 32", [], "WARN reward: Python scores a wrong answer of 64 characters 2"),
         ("len(solution_str) / 50", [], "WARN reward: Python scores right answers"),
-        ("0.5", ["reward.form="], "WARN reward: Python scores 10 different answers, short and long ones, all 0.5"),
         ("0.2 - right if solution_str else -1", [FORM], "FAIL reward: Python scores right answers "
          "('So: 18', ...) -0.8 on average and wrong ones 0.2, so what is right is not learnt"),
         # a fault is said of the answers that have it
@@ -169,9 +167,9 @@ def test_what_would_be_learnt_in_place_of_right_answers(
 
 def test_rows_without_a_ground_truth_are_passed_over(lines: Lines, mine: Lines) -> None:
     """A plan tries those that have one, the bench all; neither takes nothing for another row's right answer."""
-    words = [lines(None, None, None, None, None, "18", "7"), *mine("right + len(solution_str) / 32")]
+    words = [lines(None, None, None, None, None, "18", "7"), *mine("0.5 + len(solution_str) / 32 - right")]
     (found,) = warned(*words)
-    assert "a wrong answer of 64 characters 2" in found and "'18'" in found
+    assert "scores right answers ('18'" in found
     report = tried(*words)
     assert [kind(report, name).answers for name in ("gold", "empty", "wrong", "overlong")] == [2, 7, 7, 2]
 
@@ -196,19 +194,9 @@ def test_a_slow_function_is_not_asked_again(
         (["reward=weighted", "reward.parts={exact:-1.0,format:0.2}"],
          "on average and wrong ones 0.2, so what is right is not learnt; use reward.weights.exact=1"),
         (["reward=weighted", "reward.parts={gsm8k:-0.1,format:1.0}"], "use reward.weights.gsm8k=1"),
-        (["reward=weighted", "reward.parts={exact:1,format:0.2}"],
-         "so one part works against another; use 'reward.parts={math:1,format:0.2}'"),
-        (["reward=weighted", "reward.parts={gsm8k:1,length:5}", "reward.parts.length.low=40",
-          "reward.parts.length.high=60"], "so length is learnt; use reward.weights.length=0.5"),
-        (["reward=format", "reward.pattern='.*'"], "WARN reward: Format scores 10 different answers, short and long"),
-        (["reward=gsm8k_format", "reward.parts.format.pattern='.*'"], "WARN reward.parts.format: Format scores 10"),
         # nothing is wrong with these
         (["reward=weighted", "reward.parts={math:1,format:0.2}"], ""),
-        (["reward=weighted", "reward.parts={gsm8k:1,length:0.5}", "reward.parts.length.low=30",
-          "reward.parts.length.high=60"], ""),
-        (["reward=format", "reward.pattern='x+'"], ""),
         (["reward=length", "reward.low=7", "reward.high=7", "reward.margin=1"], ""),
-        (["reward=overlong", "reward.longest=60", "reward.buffer=20"], ""),
     ],
 )  # fmt: skip
 def test_rules_from_which_something_else_is_learnt(words: list[str], expected: str, lines: Lines) -> None:

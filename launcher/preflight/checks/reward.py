@@ -69,7 +69,7 @@ def _check_scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     activity.report("trying the reward")
     reward, name = run.reward, type(run.reward).__name__
     asked = MAX_ASKED if _has_servers(reward) else 0
-    results = list(try_reward(reward, rows, run.data.max_response_length, asked)) or list(_check_form(reward, rows))
+    results = list(try_reward(reward, rows, asked)) or list(_check_form(reward, rows))
     if not results and isinstance(reward, Exact) and any(map(_is_solution, rows)):
         message = "Exact compares with whole solutions, which no model repeats literally"
         results = [CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")]
