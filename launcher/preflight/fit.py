@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from math import lcm
 from typing import Any
 
@@ -54,7 +55,7 @@ def fit_settings(asked: Context, given: Collection[str]) -> Context:
 def _apply(context: Context, changes: tuple[tuple[str, Any], ...]) -> Context:
     if not changes or not (new_run := with_settings(context.asked, changes)):  # `asked`: a hub's model keeps its name
         return context
-    new_context, names = Context(new_run, context.here), {name for name, _ in changes}
+    new_context, names = replace(context, asked=new_run), {name for name, _ in changes}
     for name in () if "data.val_share" in names else ("train", "val", *["lengths"] * ("model.alphabet" not in names)):
         if name in vars(context):  # reading rows takes long, and they stay the same
             vars(new_context)[name] = vars(context)[name]

@@ -56,7 +56,6 @@ class Chosen:
     run: RunSpec
     has_model: bool
     """Whether the overrides choose the model; otherwise no tokens can be counted."""
-    has_reward: bool
 
     @property
     def data(self) -> Dataset:
@@ -91,7 +90,7 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     """
     data_words, holds = _choice_words(what, config_dir)
     groups_given = {word.partition("=")[0] for word in overrides}
-    has_model, has_reward = "model" in groups_given, "reward" in groups_given
+    has_model = "model" in groups_given
     algorithm = [word for word in overrides if word.startswith("algorithm=")]
     if algorithm and kind:
         got = f"{kind} and {algorithm[0]} both say what the rows are"
@@ -102,7 +101,7 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
         algorithm = [_ALGORITHMS[kind or holds or _kind_of_format(overrides) or _kind_of_rows(what, words, config_dir)]]
     run = resolve([*algorithm, *words], config_dir)
     name = _without_ending(Path(what).name) if data_words[0] == "data=files" else what
-    return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
+    return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model)
 
 
 def _without_ending(file: str) -> str:

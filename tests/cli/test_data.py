@@ -12,6 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
+from launcher.preflight.checks import context
 
 SUMS = [{"prompt": f"{n}+1?", "response": str(n + 1)} for n in range(20)]
 GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1}"} for n in range(20)]
@@ -96,16 +97,11 @@ def test_what_is_not_understood_is_said(words: list[str], printed: str) -> None:
 
 
 def test_check_passes_good_rows() -> None:
-    checked = ["check", "sums.jsonl", "model=tiny", "data.train_batch_size=8"]
-    assert node(*checked)["folder"] is None and not Path("check-sums").exists(), "nothing there to look into"
-    found = node(*checked, "--out=check-sums")
-    assert found["passed"]
+    found = node("check", "sums.jsonl", "model=tiny", "data.train_batch_size=8")
+    assert found["passed"] and found["log"] is None and not Path("check-sums").exists()
     assert found["rows"] == {"train": 18, "val": 2}
-    assert found["prompt_tokens"]["over"] == 0
-    quantiles = found["prompt_tokens"]["quantiles"]
-    assert quantiles == dict.fromkeys(("p50", "p90", "p99", "max"), 5)  # half are "9+1?", half "10+1?"
-    report = json.loads(Path("check-sums/report.json").read_text())
-    assert report == {key: value for key, value in found.items() if key != "folder"}
+    lengths = {result["subject"]: result["message"] for result in found["results"]}
+    assert lengths["lengths"] == "all fit, as the longest prompt has 5 bytes"
     assert "✓ can be trained on" in rlrun("check", "sums.jsonl", "data.train_batch_size=8").stdout
 
 
@@ -114,41 +110,45 @@ def test_check_and_plan_agree(place: Path) -> None:
     rows = [{**row, "prompt": row["prompt"].replace("+", "é")} for row in [*SUMS, *SUMS[:3]]]
     Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["algorithm=sft", "model=tiny", "data.val_share=0"]
-    found = node("check", "sums.jsonl", *words)
-    assert found["repeated"] == 3 and not any("no token" in note for note in found["notes"])
     planned = CliRunner().invoke(app, ["plan", "data=sums.jsonl", *words]).output
-    assert "23 rows, 3 of them repeat an earlier one" in planned and "no token" not in planned
+    for output in (rlrun("check", "sums.jsonl", *words).stdout, planned):
+        assert "23 rows, 3 of them repeat an earlier one" in output and "<unk>" not in output
 
 
 @pytest.mark.parametrize(
     ("words", "passed", "printed"),
     [
-        ([], False, "15 prompts"),  # longer than the limit below
-        (["data.truncation=filter"], True, "data.truncation=filter"),
-        (["data.truncation=left"], True, "data.truncation=left"),
+        ([], False, "longer than 5 tokens"),
+        (["data.truncation=filter"], True, "left out"),
+        (["data.truncation=left"], True, "cut on the left"),
     ],
 )
 def test_check_judges_lengths_by_what_becomes_of_them(words: list[str], passed: bool, printed: str) -> None:
     Path("sums.jsonl").write_text(
         "".join(json.dumps({"prompt": "a" * (n + 1), "response": "b"}) + "\n" for n in range(20))
     )
-    limits = ["model=tiny", "data.max_prompt_length=5", "data.train_batch_size=4"]
-    assert printed in rlrun("check", "sums.jsonl", *limits, *words, code=0 if passed else 1).stdout
-    found = [json.loads(line) for line in Path("check-sums/findings.jsonl").read_text().splitlines()]
-    assert {one["where"] for one in found} == {f"sums.jsonl:{n}" for n in range(6, 21)}
+    limits = ["model=tiny", "data.max_prompt_length=5", "data.val_share=0", "data.train_batch_size=4"]
+    output = rlrun("check", "sums.jsonl", *limits, *words, code=0 if passed else 1).stdout
+    assert "15 of 20 train prompts are longer than 5 tokens (sums.jsonl:6 is the first)" in output
+    assert printed in output
 
 
 def test_check_finds_what_hurts_training() -> None:
     with Path("sums.jsonl").open("a") as file:
         file.write(json.dumps(SUMS[3]) + "\n")  # said twice
     Path("val.jsonl").write_text(json.dumps({"prompt": "5+1?", "response": "6 of course"}) + "\n")
-    found = node("check", "sums.jsonl", "data.val_files=val.jsonl")
-    assert (found["repeated"], found["in_both"], found["refused"]) == (1, 1, 0)
-    assert len(found["notes"]) == 2 and not found["wrong"], "a plan warns of them"
-    assert found["first"] == [
-        "sums.jsonl:21: repeats sums.jsonl:4",
-        "val.jsonl:1: its prompt is also trained on: sums.jsonl:6",
-    ]
+    output = rlrun("check", "sums.jsonl", "data.val_files=val.jsonl").stdout
+    assert "21 rows, 1 of them repeat an earlier one" in output
+    assert "1 held-out prompts of 1 rows are also trained on (val.jsonl:1 is sums.jsonl:6)" in output
+
+
+def test_check_reads_every_row_and_keeps_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "MAX_ROWS", 10)
+    with Path("sums.jsonl").open("a") as file:
+        file.write('{"prompt": "a"}\n')
+    found = node("check", "sums.jsonl", "--for=answers", code=1)
+    assert (found["refused"], found["log"]) == (1, "check-sums/refused.jsonl")
+    assert json.loads(Path(found["log"]).read_text())["where"] == "sums.jsonl:21"
 
 
 def test_show_prints_rows_as_a_run_reads_them() -> None:
@@ -167,17 +167,17 @@ def test_a_terminal_escape_in_a_row_is_shown_and_not_obeyed() -> None:
 @pytest.mark.parametrize(
     ("rows", "words", "printed"),
     [
-        ([{"x": 1}], ["--for", "answers", "data.on_bad_row=skip"], "there are no usable rows"),
-        ([SUMS[0]], ["data.train_batch_size=256"], "1 rows do not fill data.train_batch_size=256"),
+        ([{"x": 1}], ["--for", "answers", "data.on_bad_row=skip"], "has no usable rows"),
+        ([SUMS[0]], ["data.train_batch_size=256"], "got 256, and the data has 1 rows"),
         (  # a model without a template cannot write it
             [{"messages": [{"role": r, "content": "a"} for r in ("system", "user", "assistant")]}] * 3,
             ["model=tiny", "data.train_batch_size=2"],
-            "3 rows cannot be written with the model's chat template",
+            "rows cannot be written with the model's chat template",
         ),
         (
             [{"prompt": "a", "reward_model": {"ground_truth": "hello"}}] * 2,
             ["reward=gsm8k", "data.train_batch_size=2"],
-            "2 rows can never be scored by the reward",
+            "2 of 2 rows cannot be scored",
         ),
     ],
 )
@@ -190,5 +190,6 @@ def test_rows_are_read_by_the_keys_that_settings_name_and_what_nothing_reads_is_
     (tmp_path / "r.jsonl").write_text('{"ask": "q", "reply": "a", "tone": "dry", "id": 3}\n')
     words = ["data.prompt_key=ask", "data.response_key=reply"]
     found = CliRunner().invoke(app, ["data", "check", str(tmp_path / "r.jsonl"), *words, "--json"])
-    notes = json.loads(found.stdout)["notes"]
-    assert found.exit_code == 0 and "nothing reads tone (1 of 1 rows" in notes[0] and notes[1].endswith("data: id")
+    lines = [f"{each['subject']}: {each['message']}" for each in json.loads(found.stdout)["results"]]
+    assert found.exit_code == 0 and any("nothing reads tone (1 of 1 rows" in line for line in lines)
+    assert any(line.endswith("data: id") for line in lines)

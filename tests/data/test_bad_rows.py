@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.prepare import prepare, prepared
 from launcher.data.refused import RefusedLog
+from launcher.spec.algorithm import Kind
 from launcher.tools.data_check import check
+from launcher.tools.datasets import Chosen
 
 GOOD = '{"question": "What is %d and one?", "answer": "Add one.\\n#### %d"}'
 BAD = [
@@ -59,15 +63,18 @@ def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path, monkey
     file.write_bytes(file.read_bytes() + (GOOD % (1, 2) + "\n").encode() * 2)  # repeated, and in both splits
     (tmp_path / "val.jsonl").write_text(GOOD % (5_000, 1) + "\n" + GOOD % (1, 2) + "\n")
     files = replace(files, val_files=(str(tmp_path / "val.jsonl"),), on_bad_row="error")
-    report = check("rows", files, "prompts", None, tmp_path / "out", lambda _: None)
+    report = check(chosen(files, "prompts"), (), tmp_path / "out", lambda _: None)
     assert (report.refused, report.rows) == (len(bad), {"train": 2 * len(bad) + 2, "val": 2})
-    assert (report.repeated, report.in_both, report.passed) == (1, 1, False)
-    findings = [json.loads(line) for line in (tmp_path / "out" / "findings.jsonl").read_text().splitlines()]
-    places = [
-        (one["kind"], one["where"].rpartition("/")[2]) for one in findings if one["kind"] in ("repeated", "in both")
-    ]
-    assert sorted(places) == [("in both", "val.jsonl:2"), ("repeated", f"rows.jsonl:{3 * len(BAD) + 2}")]
-    assert len((tmp_path / "out" / "refused.jsonl").read_text().splitlines()) == len(bad)
+    lines = [result.line for result in report.results]
+    assert any("1 of them repeat an earlier one" in line for line in lines) and not report.passed
+    assert any("(val.jsonl:2 is rows.jsonl:1)" in line.replace(f"{tmp_path}/", "") for line in lines)
+    assert report.log and len(report.log.read_text().splitlines()) == len(bad)
+
+
+def chosen(files: Files, kind: Kind) -> Chosen:
+    algorithm = {"prompts": "grpo", "answers": "sft"}[kind]
+    run = resolve([f"algorithm={algorithm}", "model=tiny", "data=files", "data.train_files=none", "reward=exact"])
+    return Chosen("rows", replace(run, data=files), has_model=False)
 
 
 ASKED = b"prompt,response\n"
@@ -96,9 +103,11 @@ def test_a_fault_that_ends_reading_is_never_skipped(
     [problem] = log.problems("skip")
     assert problem.where.startswith(f"{path}{place}") and problem.got.startswith(reason)
     assert f"{path}" in log.problems("error")[0].where  # before the rows that could be skipped
-    report = check("x", files, "answers", None, tmp_path / "out", lambda _: None)
-    assert str(problem) in report.wrong and "1 of " in report.notes[0]
-    if not files.problems():
-        with pytest.raises(Problems) as refused:
-            prepare(files, "answers", "x", lambda _: None)
-        assert list(map(str, refused.value.problems)) == [str(problem)]
+    if files.problems():
+        return
+    report = check(chosen(files, "answers"), (), tmp_path / "out", lambda _: None)
+    assert str(problem) in [result.line for result in report.results if result.level == "FAIL"]
+    assert any(re.match(r"1 of \d+ rows are bad and skipped", result.message) for result in report.results)
+    with pytest.raises(Problems) as refused:
+        prepare(files, "answers", "x", lambda _: None)
+    assert list(map(str, refused.value.problems)) == [str(problem)]

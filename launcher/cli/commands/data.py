@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -22,16 +20,12 @@ from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.data.prepare import PreparedData, prepared
-from launcher.data.quality import Histogram
-from launcher.preflight.checks.context import Context
-from launcher.preflight.fit import fit_settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row, Split, prompt_node
 from launcher.tools import data_check as checking
 from launcher.tools import datasets
 from launcher.tools.data_check import DataReport
 
-WIDTH = 40  # characters of a histogram's longest bar
 MANY = 10_000  # with at least so many rows the speed is shown
 
 app = CommandGroup()
@@ -90,64 +84,27 @@ def check(
     kind: For = None,
     to: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder of the report; default: check-NAME, if rows are bad."),
+        typer.Option("--out", help="Folder for refused.jsonl; default: check-NAME, if rows are bad."),
     ] = None,
     config_dir: ConfigDir = None,
 ) -> CommandAnswer:
     """Read every row as a run would. Exit code 1 where it should not be trained on. `model=...` counts tokens."""
     dataset = datasets.chosen(name, kind, overrides or [], config_dir)
-    folder = to or Path(f"check-{dataset.name}")
-    with _remove_unless_needed(folder, to is None), show_data_progress() as watch:
-        typed = {word.partition("=")[0] for word in overrides or []}
-        model = fit_settings(Context(dataset.run, here=False), typed).asked.model if dataset.has_model else None
-        reward = dataset.run.reward if dataset.has_reward or dataset.run.algorithm.sampled else None
-        batch_given = "data.train_batch_size" in typed
-        report = checking.check(dataset.name, dataset.data, dataset.kind, model, folder, watch, reward, batch_given)
-    output_folder = folder if folder.exists() else None
-    view = {**asdict(report), "passed": report.passed, "folder": output_folder}
-    return CommandAnswer(view, lambda: _say_report(report, output_folder), exit_code=int(not report.passed))
+    given = {word.partition("=")[0] for word in overrides or []}
+    with show_data_progress() as watch:
+        report = checking.check(dataset, given, to or Path(f"check-{dataset.name}"), watch)
+    view = {**asdict(report), "passed": report.passed}
+    return CommandAnswer(view, lambda: _say_report(report), exit_code=int(not report.passed))
 
 
-@contextmanager
-def _remove_unless_needed(folder: Path, by_default: bool) -> Iterator[None]:
-    """At the end, remove a new folder that no option asked for, unless rows are reported in it."""
-    new = by_default and not folder.exists()
-    try:
-        yield
-    finally:
-        if new and not any((folder / name).exists() for name in ("refused.jsonl", "findings.jsonl")):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _say_report(report: DataReport, folder: Path | None) -> None:
+def _say_report(report: DataReport) -> None:
     rows = ", ".join(f"{count:,} {split} rows" for split, count in report.rows.items() if count)
     out.print(Text(printable(f"{report.name}: {rows or 'no rows'} as {report.kind}, {report.refused:,} refused")))
-    sources = ", ".join(f"{name} {count:,}" for name, count in list(report.sources.items())[:8])
-    say(f"data_source: {sources}", "dim")
-    for what, lengths in (("prompt", report.prompt_tokens), ("answer", report.answer_tokens)):
-        if lengths:
-            _draw_histogram(what, lengths)
-    for line in report.first:
-        say(f"  {line}")
-    for line in report.notes:
-        say(f"· {printable(line)}", "yellow")
-    for line in report.wrong:
-        say(f"✗ {printable(line)}", "red")
-    result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be fixed first", "bold red")
-    out.print(result)
-    if folder:
-        say(f"  {folder}", "dim")
-
-
-def _draw_histogram(what: str, lengths: Histogram) -> None:
-    marks = ", ".join(f"{name} {value:,}" for name, value in lengths.quantiles.items())
-    over = f"{lengths.over:,} ({lengths.share_over:.2%}) over {lengths.limit:,}"
-    say(f"{what} tokens: mean {lengths.mean:.1f}, {marks}; {over}")
-    largest = max((count for _, count in lengths.bins), default=1) or 1
-    for upto, count in lengths.bins:
-        colour = "red" if upto > lengths.limit else "cyan"
-        bar = "█" * round(WIDTH * count / largest) or ("▏" if count else "")
-        out.print(Text.assemble(f"  ≤ {upto:>7,} ", (bar, colour), f" {count:,}" if count else ""))
+    for result in report.results:
+        say_result(result)
+    say(*("✓ can be trained on", "bold green") if report.passed else ("✗ should be fixed first", "bold red"))
+    if report.log:
+        say(f"  {report.log}", "dim")
 
 
 @app.command("show")

@@ -65,6 +65,8 @@ class Context:
     asked: RunSpec
     here: bool
     """Whether the run is to start on this machine, so that what is missing here is a failure."""
+    every_row: bool = False
+    """Whether all rows are read, and not only the first."""
 
     @cached_property
     def run(self) -> RunSpec:
@@ -134,13 +136,13 @@ class Context:
             return SplitRows(complete=False)
         activity.report("reading the rows" if split == "train" else "reading the held-out rows")
         split_rows, rows, read_bytes = SplitRows(), iter(self.data.rows(split, self.run.algorithm.data)), 0
-        for row in islice(rows, MAX_ROWS):
+        for row in islice(rows, None if self.every_row else MAX_ROWS):
             if isinstance(row, RefusedRow):
                 split_rows.refused.append(row)
             else:
                 split_rows.rows.append(row if self.reward_problems else self.run.environment.prompt(row))
                 read_bytes += sum(sizes(row))
-            if read_bytes > MAX_BYTES:
+            if read_bytes > MAX_BYTES and not self.every_row:
                 break
         split_rows.complete = next(rows, None) is None
         return split_rows

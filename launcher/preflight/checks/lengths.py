@@ -156,7 +156,7 @@ def _tokenizer_unavailable(run: RunSpec) -> CheckResult | None:
     if model.on_hub:
         return CheckResult("WARN", "lengths", f"{prefix}is not here yet", f"run rlrun model download {model.path}")
     if model.trust_remote_code:
-        return CheckResult("WARN", "lengths", f"{prefix}may run code of its own", "rlrun data check counts them")
+        return CheckResult("WARN", "lengths", f"{prefix}may run code of its own", "a run of one step counts them")
     if not (tokenizer_folder(model.folder) / TOKENIZER).is_file():
         base = (config.read(model.folder, LAYOUTS[1]) or {}).get("base_model_name_or_path")
         if base and base_folder(model.folder) is None:

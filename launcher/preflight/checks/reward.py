@@ -39,16 +39,17 @@ def check(context: Context) -> Iterator[CheckResult]:
             yield CheckResult("WARN", "reward.path", f"{leaf.path} is not here and is downloaded first", fix)
     kind = context.run.algorithm.data
     if answered := [row for row in context.train.rows if needs_rollout(row, "train", kind)]:
-        yield from _check_scorable(context, answered)
+        yield from check_scorable(context)
         if context.run.algorithm.sampled:
             held_out = [row for row in context.val.rows if needs_rollout(row, "val", kind)]
             yield from _check_scores(context.run, [*answered, *held_out])
             yield from _check_answer_length(context.run, answered)
 
 
-def _check_scorable(context: Context, rows: Sequence[Row]) -> Iterator[CheckResult]:
+def check_scorable(context: Context) -> Iterator[CheckResult]:
     """Check for rows that the reward can never score; the first of each source are named."""
     run = context.run
+    rows = [row for row in context.train.rows if needs_rollout(row, "train", run.algorithm.data)]
     bad = [(row, why) for row in rows if (why := why_unscorable(run.reward, make_answer(row)))]
     if not bad:
         return

@@ -13,7 +13,7 @@ from launcher.data.encodings import probable_encoding, to_utf8
 from launcher.data.files import Files, source_of
 from launcher.data.hub import Hub
 from launcher.data.keys import UnreadKeys
-from launcher.data.quality import Seen, in_both
+from launcher.data.quality import count_repeats, in_both
 from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
 from launcher.preflight.checks.context import Context, SplitRows
@@ -36,13 +36,10 @@ def check(context: Context) -> Iterator[CheckResult]:
         if not any_failed(bad):
             yield CheckResult("FAIL", "data", "has no usable rows", "use a file with rows")
         return
-    seen = Seen()
-    for row in context.train.rows:
-        seen.add(row, context.run.algorithm.data)
-    yield from _summarize(context.train, seen.repeats)
+    yield from _summarize(context.train, count_repeats(context.train.rows, context.run.algorithm.data))
     yield from UnreadKeys([*context.train.rows, *context.val.rows]).results()
     yield from _check_constant(context)
-    yield from _check_leaks(context, seen)
+    yield from _check_leaks(context)
     yield from _check_best_metric(context)
     yield from context.lengths.results
     yield from _report_held_out(context)
@@ -184,12 +181,9 @@ def _check_best_metric(context: Context) -> Iterator[CheckResult]:
         yield CheckResult("WARN", "trainer.best_metric", message, suggest(metric, names) if names else "use val/loss")
 
 
-def _check_leaks(context: Context, train: Seen) -> Iterator[CheckResult]:
+def _check_leaks(context: Context) -> Iterator[CheckResult]:
     """Check for held-out prompts that are also trained on."""
-    held_out = Seen()
-    for row in context.val.rows:
-        held_out.add(row, context.run.algorithm.data)
-    both = list(in_both(train, held_out)) if context.val.rows else []
+    both = list(in_both(context.train.rows, context.val.rows))
     if both:
         message = (
             f"{len(both):,} held-out prompts {context.val.scope} are also trained on ({both[0].where} is"
