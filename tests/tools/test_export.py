@@ -132,7 +132,7 @@ def test_what_cannot_be_exported(run: Folder, tmp_path: Path) -> None:
     at = save(run, 2, lambda at: tiny(1).save_pretrained(at))
     assert refused(run, tmp_path / "out", fold=True) == ["--merge: step 2 of p/r holds a whole model; leave it out"]
     assert refused(run, tmp_path / "out", base="x") == ["--base: has an effect only with --merge; leave it out"]
-    assert refused(run, at / "policy" / "out") == [f"--out: {at}/policy/out is within {at}; use another folder"]
+    assert refused(run, at / "policy" / "out") == [f"--out: {at}/policy/out overlaps with {at}; use another folder"]
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
     assert refused(run, tmp_path / "full") == [f"--out: {tmp_path}/full is there already; use a new folder"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +24,6 @@ from launcher.spec.model import Architecture
 if TYPE_CHECKING:
     from launcher.tools.merge.merge import MergeResult
 
-UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 app = CommandGroup()
 
@@ -162,11 +160,7 @@ def merge(
         typer.Option("--base", help="ties: the model that they were fine-tuned from; lora: the adapter's base."),
     ] = None,
     weights: Annotated[
-        str | None, typer.Option("--weights", help="linear: one for each model, such as 0.7,0.3.")
-    ] = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option("--normalize/--no-normalize", help="linear: divide the weights by their sum (default)."),
+        str | None, typer.Option("--weights", help="linear: one for each model, such as 0.7,0.3; divided by their sum.")
     ] = None,
     t: Annotated[
         float | None, typer.Option("--t", help="slerp: position between the first (0) and the second (1); default 0.5.")
@@ -176,15 +170,14 @@ def merge(
     ] = None,
     scale: Annotated[float | None, typer.Option("--scale", help="ties: factor of the changes; default 1.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
-    max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of a file.")] = "5GB",
 ) -> CommandAnswer:
     """Merge models into a new one. The inputs are checked before, and the sizes of what was written after."""
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second
 
     began = time.monotonic()
-    typed = {"weights": _parse_weights(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
+    typed = {"weights": _parse_weights(weights), "t": t, "density": density, "scale": scale}
     options = {name: value for name, value in typed.items() if value is not None}
-    request = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _parse_size(max_shard_size))
+    request = merging.MergeRequest(method, tuple(models), to, options, base, dtype)
     with show_bytes() as show:
         merged = merging.merge(request, show)
     return CommandAnswer(merged, lambda: _say_merged(merged, time.monotonic() - began))
@@ -205,11 +198,3 @@ def _parse_weights(text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise Problems(Problem("--weights", f"got {short_repr(text)}", "use numbers such as 0.7,0.3")) from None
-
-
-def _parse_size(text: str) -> int:
-    """The bytes of a text such as `5GB`. Raises `Problems`."""
-    parts = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([a-z]*)", text.strip().lower())
-    if not parts or parts[2] not in UNITS:
-        raise Problems(Problem("--max-shard-size", f"got {short_repr(text)}", "use a size such as 5GB"))
-    return int(float(parts[1]) * UNITS[parts[2]])

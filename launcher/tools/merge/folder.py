@@ -24,7 +24,6 @@ from launcher.spec.checkpoint_format import FORMAT
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "spiece.model")
 """Files that say which token a number is."""
-ONE_KIND = "use models of one kind"
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
@@ -116,37 +115,19 @@ def list_few(names: Iterable[str], most: int = 3) -> str:
 # ---- what has to be equal
 
 MEANING = (
-    "model_type", "architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-    "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "tie_word_embeddings",
-    "quantization_config",
+    "model_type", "architectures", "vocab_size", "num_attention_heads", "num_key_value_heads", "hidden_act",
+    "tie_word_embeddings", "quantization_config",
 )  # fmt: skip
-"""Settings without which weights mean something else."""
-DETAILS = ("rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps", "sliding_window", "eos_token_id")
-"""Settings that may differ, which is reported."""
+"""Settings without which tensors of equal shapes mean something else."""
 
 
-def find_differences(
-    first: ModelFolder, other: ModelFolder, *, one_format: bool = False
-) -> tuple[list[Problem], list[Problem]]:
-    """How `other` differs from `first`: problems, which keep them from being mixed, and notes.
-
-    With `one_format` different float formats are problems, too; a result with a chosen format converts them."""
-    wrong, notes = list[str](), []
-    for key in (*MEANING, *DETAILS):
-        left, right = first.config.get(key), other.config.get(key)
-        if left != right and key in MEANING:
-            wrong.append(f"{key} is {short_repr(right)} where {first.given} has {short_repr(left)}")
-        elif left != right:
-            fix = f"the result has {first.given}'s, {short_repr(left)}"
-            notes.append(Problem(other.given, f"{key} is {short_repr(right)}", fix))
-    wrong += _tensor_differences(first, other)
-    if not _have_same_tokens(first.path, other.path):
-        wrong.append(f"its tokenizer knows other tokens than {first.given}'s")
-    return [Problem(other.given, got, ONE_KIND) for got in wrong] + _format_differences(first, other, one_format), notes
-
-
-def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
+def find_differences(first: ModelFolder, other: ModelFolder) -> list[Problem]:
+    """How `other` differs from `first`, so that they cannot be mixed."""
     faults = []
+    for key in MEANING:
+        left, right = first.config.get(key), other.config.get(key)
+        if left != right:
+            faults.append(f"{key} is {short_repr(right)} where {first.given} has {short_repr(left)}")
     if missing := [name for name in first.tensors if name not in other.tensors]:
         faults.append(f"lacks {list_few(missing)}, which {first.given} has")
     if extra := [name for name in other.tensors if name not in first.tensors]:
@@ -154,15 +135,11 @@ def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
     pairs = [(tensor, other.tensors[name]) for name, tensor in first.tensors.items() if name in other.tensors]
     if shapes := [f"{a.name} {list(b.shape)} for {list(a.shape)}" for a, b in pairs if a.shape != b.shape]:
         faults.append(f"other shapes than {first.given}'s: {list_few(shapes)}")
-    return faults
-
-
-def _format_differences(first: ModelFolder, other: ModelFolder, one_format: bool) -> list[Problem]:
-    pairs = [(tensor, other.tensors[name]) for name, tensor in first.tensors.items() if name in other.tensors]
-    unlike = [(a, b) for a, b in pairs if a.dtype != b.dtype and (one_format or not (a.is_float and b.is_float))]
-    names = list_few(f"{a.name} {b.dtype} for {a.dtype}" for a, b in unlike)
-    got = f"other formats than {first.given}'s: {names}"
-    return [Problem(other.given, got, "use --dtype float32")] if unlike else []
+    if formats := [f"{a.name} {b.dtype} for {a.dtype}" for a, b in pairs if a.is_float != b.is_float]:
+        faults.append(f"other formats than {first.given}'s: {list_few(formats)}")
+    if not _have_same_tokens(first.path, other.path):
+        faults.append(f"its tokenizer knows other tokens than {first.given}'s")
+    return [Problem(other.given, fault, "use models of one kind") for fault in faults]
 
 
 def _have_same_tokens(first: Path, other: Path) -> bool:

@@ -34,6 +34,7 @@ FORMATS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.ite
 """The formats that a result may have: torch's name and safetensors'."""
 LORA, SAME = "lora", "same"
 RECORD = "merge.json"
+SHARD = "5GB"  # largest size of a file of weights
 
 OnMergeProgress = Callable[[str, int, int], None]
 """Takes what is being done, and how many of how many bytes are done."""
@@ -49,7 +50,6 @@ class MergeRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     base: str | None = None
     dtype: str = SAME
-    shard_bytes: int = 5_000_000_000
     texts: Mapping[str, str] = field(default_factory=dict)
     """Text files to write beside the weights, by name."""
 
@@ -81,13 +81,13 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     models = [model for model in folders if not model.is_adapter]
     fix = "use --method lora to make it a model"
     problems += unreadable + [Problem(model.given, "is a LoRA adapter", fix) for model in folders if model.is_adapter]
-    differences, notes = _compare_models(models, one_format=request.dtype == SAME)
+    problems += _compare_models(models)
     formats = {
         name: DTYPES[FORMATS.get(request.dtype, tensor.dtype) if tensor.is_float else tensor.dtype]
         for name, tensor in (models[0].tensors if models else {}).items()
     }
     sizes = {name: prod(models[0].tensors[name].shape) * dtype.itemsize for name, dtype in formats.items()}
-    if problems := [*problems, *differences, *_common_problems(request, models, sum(sizes.values()))]:
+    if problems := [*problems, *_common_problems(request, models, sum(sizes.values()))]:
         raise Problems(problems)
 
     roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
@@ -99,24 +99,21 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
             _check_finite(name, mixed[name])
             done += sizes[name]
             show("mixing", done, sum(sizes.values()))
-        save_torch_state_dict(mixed, draft, max_shard_size=request.shard_bytes)
+        save_torch_state_dict(mixed, draft, max_shard_size=SHARD)
         output.copy_neighbours(models[0].path, draft)
         config = dict(models[0].config)
         if request.dtype != SAME:
             config["torch_dtype" if "torch_dtype" in config else "dtype"] = request.dtype
         output.write_json(draft / CONFIG, config)
-        return _finish(request, draft, inputs, asdict(method), notes)
+        return _finish(request, draft, inputs, asdict(method))
 
 
-def _compare_models(models: Sequence[ModelFolder], *, one_format: bool) -> tuple[list[Problem], list[Problem]]:
-    """Why the models cannot be mixed, and notes for the user."""
+def _compare_models(models: Sequence[ModelFolder]) -> list[Problem]:
+    """Why the models cannot be mixed."""
     paths = [at.path.resolve() for at in models]
     repeated = [at for index, at in enumerate(models) if paths[index] in paths[:index]]
-    problems, notes = [Problem(at.given, "is given twice", "give each model once") for at in repeated], list[Problem]()
-    for at in models[1:]:
-        mismatches, differences = find_differences(models[0], at, one_format=one_format)
-        problems, notes = problems + mismatches, notes + differences
-    return problems, notes
+    problems = [Problem(at.given, "is given twice", "give each model once") for at in repeated]
+    return problems + [difference for at in models[1:] for difference in find_differences(models[0], at)]
 
 
 def _parse_method(request: MergeRequest) -> tuple[Method, list[Problem]]:
@@ -139,27 +136,25 @@ def _parse_method(request: MergeRequest) -> tuple[Method, list[Problem]]:
 
 
 def _mix_tensor(name: str, folders: Sequence[ModelFolder], method: Method) -> Tensor:
-    """One tensor of the result: 16-bit floats are mixed in float32, others in float64. Raises `Problems` where a number
-    is not finite, or integers differ."""
+    """One tensor of the result: 16-bit floats are mixed in float32, others in float64. Raises `Problems` where integers
+    differ."""
     first, values = folders[0].tensors[name], [folder.tensors[name].load() for folder in folders]
-    for folder, value in zip(folders, values, strict=True):
-        if first.is_float and not value.isfinite().all():
-            got = f"{short_repr(name)} not finite"
-            raise Problems(Problem(folder.given, got, "use a model whose numbers are", "not-finite"))
-        if not first.is_float and not value.equal(values[0]):
-            got = f"{name} ({first.dtype}) differs from {folders[0].given}'s"
-            raise Problems(Problem(folder.given, got, "whole numbers cannot be mixed, so use equal ones"))
     if not first.is_float:
+        for folder, value in zip(folders, values, strict=True):
+            if not value.equal(values[0]):
+                got = f"{name} ({first.dtype}) differs from {folders[0].given}'s"
+                raise Problems(Problem(folder.given, got, "whole numbers cannot be mixed, so use equal ones"))
         return values[0]
-    upcast = [value.to(torch.float32 if value.dtype.itemsize == 2 else torch.float64) for value in values]
+    wide = torch.float32 if all(value.dtype.itemsize == 2 for value in values) else torch.float64
+    upcast = [value.to(wide) for value in values]
     base = upcast.pop() if method.with_base else None
     return method.mix(upcast, base)
 
 
 def _check_finite(name: str, tensor: Tensor) -> None:
     if not tensor.isfinite().all():
-        got = f"a number is too large for {str(tensor.dtype).removeprefix('torch.')}"
-        raise Problems(Problem(name, got, "use --dtype float32"))
+        got = f"a number is not finite in {str(tensor.dtype).removeprefix('torch.')}"
+        raise Problems(Problem(name, got, "use --dtype float32, and models whose numbers are finite", "not-finite"))
 
 
 # ---- an adapter and its base
@@ -188,7 +183,7 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         raise Problems(problems)
     model = _merged_model(adapter, base).to(dtype)
     with output.draft_folder(request.out) as draft:
-        model.save_pretrained(draft, max_shard_size=request.shard_bytes)
+        model.save_pretrained(draft, max_shard_size=SHARD)
         output.copy_neighbours(base.path, draft)
         output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
         notes = _check_written(draft, base)
@@ -237,7 +232,7 @@ def _find_base(adapter: ModelFolder) -> str:
 
 def _finish(
     request: MergeRequest, draft: Path, inputs: Mapping[str, ModelFolder], parameters: Mapping[str, Any],
-    notes: Sequence[Problem],
+    notes: Sequence[Problem] = (),
 ) -> MergeResult:  # fmt: skip
     """Write the texts and the record of what was merged beside the weights, whose headers are read back."""
     for name, text in request.texts.items():
@@ -276,8 +271,6 @@ def _common_problems(request: MergeRequest, folders: Sequence[ModelFolder], size
     if request.dtype not in (SAME, *FORMATS):
         fix = suggest(request.dtype, [SAME, *FORMATS])
         problems.append(Problem("--dtype", f"got {short_repr(request.dtype)}", fix))
-    if request.shard_bytes < 1:
-        problems.append(Problem("--max-shard-size", f"got {request.shard_bytes} bytes", "use more"))
     fix = "use the model before quantization"
     quantized = [folder for folder in folders if folder.config.get("quantization_config")]
     problems += [Problem(folder.given, "is quantized", fix, "bad-file") for folder in quantized]

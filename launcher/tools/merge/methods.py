@@ -21,9 +21,7 @@ class Linear:
 
     with_base: ClassVar[bool] = False
     weights: tuple[float, ...] = ()
-    """Weight of each model; equal by default."""
-    normalize: bool = True
-    """Divide the weights by their sum."""
+    """Weight of each model, which is divided by their sum; equal by default."""
 
     def problems(self, models: int) -> list[Problem]:
         found = []
@@ -33,15 +31,13 @@ class Linear:
             found.append(Problem("--weights", f"got {len(self.weights)} for {models} models", "expected one for each"))
         if not all(math.isfinite(weight) for weight in self.weights):
             found.append(Problem("--weights", "one is not finite", "expected numbers"))
-        elif self.weights and not any(self.weights):
-            found.append(Problem("--weights", "all are 0", "expected at least one that is not"))
-        elif self.weights and self.normalize and abs(math.fsum(self.weights)) < 1e-6:
-            found.append(Problem("--weights", "their sum is 0, so they cannot be normalized", "use --no-normalize"))
+        elif self.weights and abs(math.fsum(self.weights)) < 1e-6:
+            found.append(Problem("--weights", "their sum is 0", "expected a sum to divide them by"))
         return found
 
     def mix(self, models: Sequence[Tensor], base: Tensor | None) -> Tensor:
         weights = self.weights or (1.0,) * len(models)
-        total = math.fsum(weights) if self.normalize else 1.0
+        total = math.fsum(weights)
         return _add_weighted([weight / total for weight in weights], models)
 
 

@@ -24,8 +24,7 @@ def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[Problem
     for path in inputs:
         source = path.resolve()
         if final == source or source in final.parents or final in source.parents:
-            relation = "is one with" if final == source else "is within" if source in final.parents else "holds"
-            return [Problem("--out", f"{out} {relation} {path}", "use another folder")]
+            return [Problem("--out", f"{out} overlaps with {path}", "use another folder")]
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         return [Problem("--out", f"{out} is there already", "use a new folder")]
     existing = next(path for path in final.parents if path.exists())
