@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from launcher.core.check_result import CheckResult
@@ -18,16 +19,6 @@ FEW = 8
 """With fewer rows nothing is checked: they may be alike by chance."""
 _MISSING = {"nan", "NaN", "<NA>", "NaT"}
 """What pandas writes for missing values; None and null may also be labels."""
-_CONTINUATION = "\x80-\xbf\ufffd" + bytes(range(0x80, 0xA0)).decode("cp1252", "ignore")
-"""What UTF-8 continuation bytes become in Latin-1 or cp1252, which lacks some, such as 0x9D."""
-_LAST_BYTE = f"(?![…“”‘’»›–—\xa0®™€°²³\ufffd])[{_CONTINUATION}]"
-"""Without characters that may follow a letter in plain text, such as closing quotes, trademarks and units."""
-_MISREAD = re.compile(
-    f"â€[{_CONTINUATION}]|Â[\xa0-\xbf]|[ÃÎÏ][®™€°²³]|[Ã-ÖØ-Þ]{_LAST_BYTE}|(?:×[{_CONTINUATION}]){{2}}"
-    f"|[ã-í][{_CONTINUATION}]{_LAST_BYTE}|ð[{_CONTINUATION}]{{3}}"
-)
-"""What non-ASCII UTF-8 becomes when it is read as Latin-1 or cp1252. For some letters, such as ó and π, also where the
-last byte is such a character; × counts only as the first byte of two Hebrew letters."""
 _END_TOKEN = re.compile(
     r"(<\|[^|<>\s]+\|>|<｜[^<>]+｜>|</s>|</?eo[a-z]>|<end\w*>|<[a-z]+_of_[a-z]+>|\[/?(?:INST|SEP|EO[A-Z])\])\s*\Z", re.I
 )
@@ -47,10 +38,10 @@ class Sign(NamedTuple):
 
 def check(context: Context) -> Iterator[CheckResult]:
     """Check the texts for all signs; nothing where there are too few rows."""
-    kind, rows = context.run.algorithm.data, context.file_rows[:FIRST] if context.data else []
+    rows = context.file_rows[:FIRST] if context.data else []
     if len(rows) < FEW:
         return
-    for sign in SIGNS if kind != "prompts" else PROMPT_SIGNS:
+    for sign in SIGNS if context.run.algorithm.data != "prompts" else SIGNS[:2]:
         hits = [(row, example) for row in rows if (example := sign.shows(row))]
         if len(hits) >= sign.share * len(rows):
             row, example = hits[0]
@@ -93,12 +84,13 @@ def _missing(row: Row) -> str:
 
 
 def _misread(row: Row) -> str:
-    matches = (_MISREAD.search(text) for text in _texts(row) if not text.isascii())
-    return next((match[0] for match in matches if match), "")
-
-
-def _undecodable(row: Row) -> str:
-    return "\ufffd" if any("\ufffd" in text for text in _texts(row)) and not _misread(row) else ""
+    """A text whose bytes in Latin-1 or cp1252 are UTF-8, which hardly happens by chance to text beyond ASCII."""
+    for text in (text for text in _texts(row) if not text.isascii()):
+        for codec in ("latin-1", "cp1252"):
+            with suppress(UnicodeError):
+                text.encode(codec).decode()
+                return text
+    return ""
 
 
 def _end_token(row: Row) -> str:
@@ -107,30 +99,13 @@ def _end_token(row: Row) -> str:
     return Counter(ends).most_common(1)[0][0] if ends and all(ends) and not is_html else ""
 
 
-def _unanswered_turn(row: Row) -> str:
-    last = None if row.response is not None or isinstance(row.prompt, str) else row.prompt[-1]
-    return last.content if last and last.role == "user" else ""
-
-
-ENCODING_SIGNS = (
-    Sign(0.05, _misread, "texts hold {}, which is UTF-8 that was read as Latin-1",
-         "read the source as UTF-8, or correct the texts with ftfy.fix_text"),
-    Sign(0.05, _undecodable, "texts hold {}, which stands for bytes that could not be decoded",
-         "read the source in its own encoding, which file -i may tell"),
-)  # fmt: skip
-MISSING = Sign(0.05, _missing, "prompts or answers are {}, which pandas writes where a value is missing",
-               "leave those rows out, as dropna() does")  # fmt: skip
-PROMPT_SIGNS = (
-    MISSING._replace(message="prompts or right answers are {}, which pandas writes where a value is missing"),
-    *ENCODING_SIGNS,
-)
 SIGNS = (
-    MISSING,
-    *ENCODING_SIGNS,
+    Sign(0.05, _missing, "prompts or answers are {}, which pandas writes where a value is missing",
+         "leave those rows out, as dropna() does"),
+    Sign(0.05, _misread, "texts such as {} are UTF-8 that was read as Latin-1",
+         "read the source as UTF-8, or correct the texts with ftfy.fix_text"),
     Sign(0.9, _repeated_prompt, "answers begin with their prompt, {}, which the model reads before it answers",
          "leave it out of the answers"),
     Sign(0.9, _end_token, "answers end with {}, and the end of an answer is written for each row",
          "leave it out of the answers"),
-    Sign(0.1, _unanswered_turn, "conversations end with a user's turn, such as {}, which is left out",
-         "give each its answer, or leave the turn out"),
 )  # fmt: skip

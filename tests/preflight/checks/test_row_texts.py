@@ -60,7 +60,7 @@ def truths(every: int, value: str) -> list[dict[str, Any]]:
         ("grpo", [{"prompt": f"Play level {n % 3}.", "extra_info": {"seed": n}} for n in range(40)], ""),
         ("sft", [*answers()[2:], *[{"prompt": f"{n}", "response": "NaN"} for n in range(2)]],
          "answers are 'NaN', which pandas writes where a value is missing (2 of 40 rows"),
-        ("grpo", truths(8, "<NA>"), "right answers are '<NA>'"),
+        ("grpo", truths(8, "<NA>"), "answers are '<NA>'"),
         ("grpo", truths(2, "None"), ""),  # a label
         ("sft", [{"prompt": "nan" if n % 4 else asked, "response": f"{n}"} for n, asked in enumerate(ASKED)],
          "prompts or answers are 'nan'"),
@@ -74,24 +74,14 @@ def truths(every: int, value: str) -> list[dict[str, Any]]:
         ("sft", answers(end="</answer>"), ""),
         ("sft", answers(end="</p>"), ""),
         ("sft", [*answers(end="</s>")[:20], *answers()[20:]], ""),
-        ("sft", answers(begin="Café – “oui”".encode().decode("cp1252", "replace")), "texts hold 'Ã©'"),
-        ("sft", answers(begin="größer".encode().decode("latin-1")), "texts hold 'Ã¶'"),
+        ("sft", answers(begin="größer".encode().decode("latin-1")), "texts such as 'grÃ¶"),
+        ("sft", answers(begin="Привет, 你好 😊".encode().decode("latin-1")), "UTF-8 that was read as Latin-1"),
+        ("grpo", truths(2, "café".encode().decode("cp1252")), "texts such as 'cafÃ©'"),
+        ("sft", answers(begin="של".encode().decode("cp1252")), "texts such as '×©×œ"),
         ("sft", answers(begin="NÃO, São João, 25 °C, «Âge», ação, Ðe, â—"), ""),
-        ("sft", answers(begin="Привет, 你好 😊".encode().decode("latin-1")), "which is UTF-8 that was read as Latin-1"),
-        ("sft", answers(begin="ş".encode().decode("cp1252")), "texts hold 'ÅŸ'"),
-        ("grpo", truths(2, "café".encode().decode("cp1252")), "texts hold 'Ã©'"),
         ("sft", answers(begin="Привет, 你好 😊 „Spaß“ «\xa0café\xa0»"), ""),
-        ("sft", answers(begin="Das macht Spaß… "), ""),  # UTF-8 by chance
-        ("sft", answers(begin="caf\ufffd"), "texts hold '\ufffd', which stands for bytes that could not be decoded"),
         ("sft", answers(begin="NESCAFÉ® CITROËN™ 30 × 40, 3×², 5×® 9 É€, Ø² É° Ñ³"), ""),
-        ("sft", answers(begin="CAFÉ\ufffd"), "texts hold '\ufffd', which stands for bytes that could not be decoded"),
-        ("sft", answers(begin="2πr".encode().decode("cp1252")), "texts hold 'Ï€'"),
-        ("sft", answers(begin="corazón".encode().decode("cp1252")), "texts hold 'Ã³'"),
-        ("sft", answers(begin="של".encode().decode("cp1252")), "texts hold '×©×œ'"),
-        ("sft", chats("user"), "conversations end with a user's turn, such as 'user 0'"),
         ("sft", chats("user", "assistant"), ""),
-        ("sft", [*chats("user")[:12], *answers()], "conversations end with a user's turn"),
-        ("sft", chats("user")[:7], ""),  # too few
     ],
 )  # fmt: skip
 def test_named_where_it_is_no_chance(algorithm: str, rows: list[Any], expected: str, tmp_path: Path) -> None:
