@@ -97,7 +97,7 @@ def test_advice_is_a_valid_run_that_takes_what_is_said(words: tuple[str, ...]) -
     run = run_of(*words)
     limit = memory.limit(run.hardware)
     assert limit
-    offer = memory_fit.advise(run, limit)
+    offer = memory_fit.cheapest(run, limit)
     assert offer and offer.prices
     named = {told.partition("=")[0] for told in offer.words}
     typed = [word for word in words if word.partition("=")[0] not in named]
@@ -105,12 +105,6 @@ def test_advice_is_a_valid_run_that_takes_what_is_said(words: tuple[str, ...]) -
     assert peak(changed) == peak(offer.run) < peak(run)
     (result,) = memory.check_memory(changed, limit)
     assert result.level == "OK"
-
-
-def test_too_many_answers_are_answered_at_once() -> None:
-    """Nothing is counted out: this would take all memory."""
-    run = run_of("algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=60000000")
-    assert memory.check_memory(run, 4 * GIB)[0].fix.startswith("use sampler.n=8:")
 
 
 def test_what_is_cheaper_is_advised_first() -> None:
@@ -139,7 +133,7 @@ def test_the_largest_micro_batch_that_fits_is_chosen() -> None:
 )
 def test_what_fits_nowhere_here_is_told_what_it_takes(words: tuple[str, ...], needed: str) -> None:
     run = run_of(*words, "data=gsm8k")
-    offer = memory_fit.advise(run, memory.limit(run.hardware) or 0)
+    offer = memory_fit.cheapest(run, memory.limit(run.hardware) or 0)
     assert offer and any(word.startswith(needed) for word in offer.words), offer
 
 
@@ -147,11 +141,11 @@ def test_settings_that_are_not_valid_together_are_not_advised() -> None:
     """One process has nothing to shard, SFT has no critic, bfloat16 needs no mixed precision."""
     batch = ["data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256"]
     run = run_of("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8", *batch)
-    offer = memory_fit.advise(run, peak(run))
+    offer = memory_fit.cheapest(run, peak(run))
     words = offer.words if offer else ()
     assert words
     assert not any("fsdp2" in word or "offload" in word or "mixed" in word or "lora" in word for word in words)
-    assert memory_fit.advise(run, 2**20) is None
+    assert memory_fit.cheapest(run, 2**20) is None
     assert memory.check_memory(run, 2**20)[0].fix.startswith("use more GPUs with engine.strategy=fsdp2")
 
 

@@ -10,7 +10,7 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.memory_fit import advise, fits
+from launcher.preflight.checks.memory_fit import cheapest, fits
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.run import RunSpec
 
@@ -54,7 +54,7 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
     if fits(memory, limit_bytes):
         return [CheckResult("OK", "memory", message)]
     fix = "use more GPUs with engine.strategy=fsdp2, adapters (model.lora_rank=32) or a smaller model"
-    if (fitting := advise(run, limit_bytes)) and (estimate := run.engine.memory(fitting.run)):
+    if (fitting := cheapest(run, limit_bytes)) and (estimate := run.engine.memory(fitting.run)):
         fix = f"use {shlex.join(fitting.words)}: {_gib(estimate.peak_bytes)}, {', '.join(fitting.prices)}"
     return [CheckResult("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", message, fix)]
 

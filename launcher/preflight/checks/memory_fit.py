@@ -22,8 +22,6 @@ Change = tuple[str, Any]
 FEW_TOKENS, FEW_ANSWERS = 8192, 32
 """Tokens of a micro-batch, and answers decoded together, at which each costs about twice the time as with very
 many."""
-FEW = 8
-"""Answers to a prompt that are advised where more do not fit."""
 MICRO, TOKENS = "trainer.micro_batch_size_per_gpu", "trainer.max_tokens_per_gpu"
 DECODED, JUDGED = "sampler.max_num_seqs", "data.val_batch_size"
 
@@ -197,18 +195,6 @@ def _largest_fitting(run: RunSpec, name: str, low: int, high: int, limit_bytes: 
 def _run_fits(run: RunSpec, limit_bytes: int) -> bool:
     memory = run.engine.memory(run)
     return memory is not None and fits(memory, limit_bytes)
-
-
-def advise(run: RunSpec, limit_bytes: int) -> Fit | None:
-    """The cheapest run that fits, if need be with fewer answers to a prompt; None where none does."""
-    fit = cheapest(run, limit_bytes)
-    if fit or not run.algorithm.sampled or run.sampler.n <= FEW:
-        return fit
-    fewer_answers = {"sampler.n": FEW}
-    smaller = with_settings(run, tuple(fewer_answers.items()))
-    fit = cheapest(smaller, limit_bytes) if smaller else None
-    prices = ("fewer answers are compared", *fit.prices) if fit else ()
-    return fit and replace(fit, changes=fewer_answers | fit.changes, prices=prices)
 
 
 def with_settings(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:
