@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,12 +11,11 @@ from yaml import YAMLError
 
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult
-from launcher.core.events import events_of
-from launcher.core.files import open_file, read_file
+from launcher.core.files import read_file
 from launcher.core.numbers import compact
-from launcher.core.state import fold
 from launcher.preflight.checks.context import Context, root_of
 from launcher.runs.folder import Folder
+from launcher.runs.summary import state_of
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
@@ -52,23 +50,15 @@ def earlier(run: RunSpec) -> tuple[str, float] | None:
         folder = Folder(spec.parent)
         try:
             node = parse_yaml(read_file(spec))
-            is_same = isinstance(node, dict) and _speed_key(node) == wanted_key and _is_finished(folder.events)
+            is_same = isinstance(node, dict) and _speed_key(node) == wanted_key
+            if not is_same or folder.events.stat().st_size > LARGEST:
+                continue
         except (OSError, YAMLError, ValueError):
             continue
-        if not is_same:
-            continue
-        state = fold(events_of(folder.events))
+        state = state_of(folder, written=False)
         if state.status == "finished" and state.seconds_per_step is not None:
             return folder.name, state.seconds_per_step
     return None
-
-
-def _is_finished(events: Path) -> bool:
-    """Whether the log is short and its end says that the run finished; read from its last 4 KiB. Raises `OSError`."""
-    with open_file(events) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 4096, 0))
-        return size < LARGEST and b'"how":"finished"' in file.read().replace(b'": "', b'":"')
 
 
 def _newest_specs(root: Path) -> list[Path]:
