@@ -11,11 +11,10 @@ from launcher.config.defaults import REASONS
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import run_request
-from launcher.config.request import RunRequest
 from launcher.config.resolve import Resolution, resolve_request
 from launcher.core import activity
 from launcher.core.check_result import CheckResult, any_failed, from_problems
-from launcher.core.problems import Problem, Problems, shortened
+from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks import CHECKS, lengths, memory, model, reward, rows, run_checks, steps, text
 from launcher.preflight.checks.context import Context, Steps, folder_of
 from launcher.preflight.fit import fit_settings
@@ -93,7 +92,7 @@ def plan(
     context = fit_settings(Context(run, here or run.hardware.is_cpu), resolved.given)
     run = context.asked
     checked = _page(context)
-    results = [*interpreted, *checked.results, *_given_twice(request)]
+    results = [*interpreted, *checked.results]
     return replace(checked, results=results, choices=choices, origins=origins_of(run, resolved), notes=request.notes)
 
 
@@ -147,25 +146,8 @@ def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe:
     if resolved.problems or not resolved.run:
         raise Problems([*resolved.problems, *_further_problems(resolved, here=True)])
     context = fit_settings(Context(resolved.run, here=not resolved.run.cluster.queues), resolved.given)
-    warnings = [*_given_twice(resolved.request), *_warnings(run_checks(context))]
+    warnings = _warnings(run_checks(context))
     return Ready(context.asked, warnings, resolved.given, tuple(one.line for one in resolved.taken))
-
-
-def _given_twice(by: RunRequest) -> list[CheckResult]:
-    """A warning for each setting that has two values on the command line, in whatever spelling; values of a file may be
-    overridden."""
-    typed = dict[str, dict[str, str]]()  # setting -> value -> the argument as typed
-    for argument in by.overrides:
-        if argument.source == "command line":
-            key, _, value = argument.text.lstrip("+").partition("=")
-            typed.setdefault(key, {})[value] = argument.where.removeprefix("command line: ")
-    results = []
-    for key, values in typed.items():
-        if len(values) > 1:
-            same_key = all(text.lstrip("+").partition("=")[0] == key for text in values.values())
-            shown = shortened(", ".join(values if same_key else values.values()), 200)
-            results.append(CheckResult("WARN", key, f"is given {len(values)} times: {shown}", "give it once"))
-    return results
 
 
 def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:

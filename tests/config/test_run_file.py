@@ -10,7 +10,6 @@ from launcher.config.recipe import run_request
 from launcher.config.resolve import resolve
 from launcher.config.yaml_lines import leaves
 from launcher.core.problems import Problems
-from launcher.preflight.plan import plan
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
 
@@ -123,11 +122,3 @@ def test_a_class_that_is_unknown_or_missing_is_said_in_words(text: str, line: st
     with pytest.raises(Problems) as problems:
         of("run.yaml")
     assert any(each.startswith(line) for each in problems.value.lines)
-
-
-def test_a_value_given_twice_is_named_and_one_in_place_of_a_file_s_is_not() -> None:
-    def twice(*words: str) -> list[str]:
-        return [result.line for result in plan(words).results if "given" in result.message]
-
-    assert twice("run.yaml", "seed=1", "seed=2") == ["seed: is given 2 times: 1, 2; give it once"]
-    assert twice("run.yaml", "sampler.n=2", "seed=1", "seed=1") == []
