@@ -64,13 +64,10 @@ class ModelFolder:
     def is_adapter(self) -> bool:
         return (self.path / ADAPTER_CONFIG).is_file()
 
-    @property
-    def files(self) -> list[Path]:
-        return list(dict.fromkeys(tensor.file for tensor in self.tensors.values()))
-
     def digests(self) -> dict[str, str]:
         """sha256 of each file of weights, by its name."""
-        return {file.name: checkpoints.sha256(file) for file in self.files}
+        files = dict.fromkeys(tensor.file for tensor in self.tensors.values())
+        return {file.name: checkpoints.sha256(file) for file in files}
 
 
 def open_model(given: str) -> ModelFolder:

@@ -78,9 +78,8 @@ def merge(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
 def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     method, problems = _parse_method(request)
     folders, unreadable = _open_models([*request.models, *([request.base] if request.base else [])])
-    models = [model for model in folders if not model.is_adapter]
-    fix = "use --method lora to make it a model"
-    problems += unreadable + [Problem(model.given, "is a LoRA adapter", fix) for model in folders if model.is_adapter]
+    models, fix = [one for one in folders if not one.is_adapter], "use --method lora to make it a model"
+    problems += unreadable + [Problem(one.given, "is a LoRA adapter", fix) for one in folders if one.is_adapter]
     problems += _compare_models(models)
     formats = {
         name: DTYPES[FORMATS.get(request.dtype, tensor.dtype) if tensor.is_float else tensor.dtype]
@@ -272,6 +271,6 @@ def _common_problems(request: MergeRequest, folders: Sequence[ModelFolder], size
         fix = suggest(request.dtype, [SAME, *FORMATS])
         problems.append(Problem("--dtype", f"got {short_repr(request.dtype)}", fix))
     fix = "use the model before quantization"
-    quantized = [folder for folder in folders if folder.config.get("quantization_config")]
-    problems += [Problem(folder.given, "is quantized", fix, "bad-file") for folder in quantized]
+    quantized = [one for one in folders if one.config.get("quantization_config")]
+    problems += [Problem(one.given, "is quantized", fix, "bad-file") for one in quantized]
     return [*problems, *output.out_problems(request.out, [folder.path for folder in folders], size)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,21 +19,19 @@ PARALLEL = 0.9995  # above this |cosine| the chord is taken: the arc's formula d
 class Linear:
     """Weighted mean (arXiv:2203.05482): sum of w_i x_i."""
 
-    with_base: ClassVar[bool] = False
+    with_base: ClassVar[bool] = False  # whether it needs the model that the others were tuned from
     weights: tuple[float, ...] = ()
     """Weight of each model, which is divided by their sum; equal by default."""
 
-    def problems(self, models: int) -> list[Problem]:
-        found = []
+    def problems(self, models: int) -> Iterator[Problem]:
         if models < 2:
-            found.append(Problem("--method linear", f"got {models} model", "expected at least 2"))
+            yield Problem("--method linear", f"got {models} model", "expected at least 2")
         if self.weights and len(self.weights) != models:
-            found.append(Problem("--weights", f"got {len(self.weights)} for {models} models", "expected one for each"))
+            yield Problem("--weights", f"got {len(self.weights)} for {models} models", "expected one for each")
         if not all(math.isfinite(weight) for weight in self.weights):
-            found.append(Problem("--weights", "one is not finite", "expected numbers"))
+            yield Problem("--weights", "one is not finite", "expected numbers")
         elif self.weights and abs(math.fsum(self.weights)) < 1e-6:
-            found.append(Problem("--weights", "their sum is 0", "expected a sum to divide them by"))
-        return found
+            yield Problem("--weights", "their sum is 0", "expected a sum to divide them by")
 
     def mix(self, models: Sequence[Tensor], base: Tensor | None) -> Tensor:
         weights = self.weights or (1.0,) * len(models)
@@ -53,13 +51,11 @@ class Slerp:
     t: float = 0.5
     """Position on the arc: 0 is the first model, 1 the second."""
 
-    def problems(self, models: int) -> list[Problem]:
-        found = []
+    def problems(self, models: int) -> Iterator[Problem]:
         if models != 2:
-            found.append(Problem("--method slerp", f"goes from one model to one other, got {models}", "expected 2"))
+            yield Problem("--method slerp", f"goes from one model to one other, got {models}", "expected 2")
         if not 0 <= self.t <= 1:
-            found.append(Problem("--t", f"got {self.t}", "expected 0 to 1"))
-        return found
+            yield Problem("--t", f"got {self.t}", "expected 0 to 1")
 
     def mix(self, models: Sequence[Tensor], base: Tensor | None) -> Tensor:
         lengths = [float(torch.linalg.vector_norm(model)) for model in models]
@@ -88,13 +84,11 @@ class Ties:
     """Share of each model's changes that stays."""
     scale: float = 1.0
 
-    def problems(self, models: int) -> list[Problem]:
-        found = []
+    def problems(self, models: int) -> Iterator[Problem]:
         if not (math.isfinite(self.scale) and self.scale):
-            found.append(Problem("--scale", f"got {self.scale}", "expected a number that is not 0"))
+            yield Problem("--scale", f"got {self.scale}", "expected a number that is not 0")
         if not 0 < self.density <= 1:
-            found.append(Problem("--density", f"got {self.density}", "expected above 0 and at most 1"))
-        return found
+            yield Problem("--density", f"got {self.density}", "expected above 0 and at most 1")
 
     def mix(self, models: Sequence[Tensor], base: Tensor | None) -> Tensor:
         assert base is not None
@@ -112,8 +106,7 @@ class Ties:
 
 
 Method = Linear | Slerp | Ties
-"""How tensors are mixed. The fields are its parameters; `problems` says what is wrong with them for so many models;
-where `with_base`, it needs the model that the others were tuned from."""
+"""How tensors are mixed. `problems` says what is wrong with its parameters, the fields, for so many models."""
 METHODS: dict[str, type[Method]] = {"linear": Linear, "slerp": Slerp, "ties": Ties}
 
 
