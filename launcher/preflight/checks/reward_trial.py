@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
@@ -105,22 +105,19 @@ class RewardTrial:
         text = {"empty": "", "format": self.reward.format_response(""), "injection": _INJECTION}[kind]
         return [[text]] * len(self.rows)
 
-    def score(self, kind: str, texts: Sequence[str] = (), within_s: float = math.inf) -> Scores:
-        """Scores of `texts`, by default of the kind's answers, for each row; stops after `within_s` seconds."""
-        found, begin = self.scores.setdefault(kind, []), time.monotonic()
-        for i, (row, forms) in enumerate(zip(self.rows, cycle([texts]) if texts else self.texts(kind), strict=False)):
-            found.append([])
-            for text in forms:
+    def score(self, kind: str) -> None:
+        """Score the answers of a kind."""
+        scores_by_row = self.scores.setdefault(kind, [])
+        for index, (row, texts) in enumerate(zip(self.rows, self.texts(kind), strict=True)):
+            scores_by_row.append([])
+            for text in texts:
                 answer, started = replace(row, response=text), time.perf_counter()
                 scores = score_safely(self.reward, [answer])
                 seconds = time.perf_counter() - started
-                self.scored.append(Scored(kind, i, answer, scores.total[0], scores.faults[0], seconds))
-                found[-1].append(scores.total[0])
-                if self.until_late and LATE in self.scored[-1].fault:
-                    raise TooLate(type(self.reward).__name__, answer, self.scored[-1].fault)
-                if time.monotonic() - begin > within_s:
-                    return found
-        return found
+                self.scored.append(Scored(kind, index, answer, scores.total[0], scores.faults[0], seconds))
+                scores_by_row[-1].append(scores.total[0])
+                if self.until_late and LATE in scores.faults[0]:
+                    raise TooLate(type(self.reward).__name__, answer, scores.faults[0])
 
     def best(self, kind: str) -> list[float]:
         """The highest score of the kind for each row that was tried; NaN where it has none."""
@@ -253,7 +250,9 @@ def _check_speed(reward: Reward, rows: Sequence[Answer]) -> CheckResult | None:
         raise TooLate(name, *timed_out[0])
     begin, each_s = time.monotonic(), 0.0
     for row in rows:
-        RewardTrial(reward, [row], until_late=True).score("", [row.response])
+        (fault,) = score_safely(reward, [row]).faults
+        if LATE in fault:
+            raise TooLate(name, row, fault)
         elapsed = time.monotonic() - begin
         each_s = each_s or elapsed
         if elapsed > SLOW_S:
