@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,7 +84,7 @@ def _free_paths(target: Path, count: int) -> list[Path]:
 
 def _write(launch: ImportedLaunch, path: Path) -> Written:
     results = [result for result in plan(launch.arguments).results if result.level in ("FAIL", "WARN")]
-    write_atomic(path, recipe(launch, path.name, date.today()))
+    write_atomic(path, recipe(launch, path.name))
     path.chmod(0o755)
     return Written(path, launch, results)
 

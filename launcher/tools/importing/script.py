@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from itertools import groupby
 from pathlib import Path
 
-from launcher.config.descriptions import fields_of
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
 from launcher.sandbox.reading import ARGUMENTS, Reading, read_script
-from launcher.spec.run import RunSpec
 from launcher.tools.importing.launch import ImportedLaunch, import_launch
 from launcher.tools.importing.launches import Launch, launch_of
 from launcher.tools.importing.written_configs import with_written_config
 
 WIDTH = 116
-_SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -78,45 +72,16 @@ def recipe_paths(path: Path, count: int) -> list[Path]:
     return [path, *(path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(2, count + 1))][:count]
 
 
-def recipe(made: ImportedLaunch, name: str, of: date) -> str:
+def recipe(made: ImportedLaunch, name: str) -> str:
     """The text of a recipe that makes the imported run."""
-    run = made.run
-    title = f"{type(run.algorithm).__name__} of {run.model.label}" if run else "A run of verl"
-    hardware = _hardware(made)
+    title = f"{type(made.run.algorithm).__name__} of {made.run.model.label}" if made.run else "A run of verl"
     head = [
         f"{title}, imported from {made.name} ({made.launch.program}).",
         f"{name} trainer.experiment_name=first",
-        f"Date {of.isoformat()} · hardware: {hardware} · result: not measured yet.",
         *made.notes,
         *(str(problem) for problem in made.problems),
     ]
     comments = [f"# {line}" for text in head for line in textwrap.wrap(text, WIDTH) or [""]]
-    command = "rlrun train " + " \\\n  ".join([*_lines(made.arguments), '"$@"'])
+    choices_first = sorted(made.arguments, key=lambda text: "." in key_of(text))
+    command = "rlrun train " + " \\\n  ".join([*map(shlex.quote, choices_first), '"$@"'])
     return "\n".join(["#!/usr/bin/env bash", *comments, "set -euo pipefail", "", command, ""])
-
-
-def _hardware(made: ImportedLaunch) -> str:
-    if made.run is None:
-        return "unknown"
-    hardware = made.run.hardware
-    machines = f"{hardware.nnodes} machines with " if hardware.nnodes > 1 else ""
-    return f"{machines}{hardware.n_gpus_per_node} GPUs" if hardware.n_gpus_per_node else "CPU"
-
-
-def _lines(arguments: Sequence[str]) -> Iterator[str]:
-    """The arguments on lines of at most WIDTH: choices first, then the settings of each group, the engine's last."""
-    names = [*(name for name in fields_of(RunSpec) if name != "engine"), "engine"]
-
-    def rank(text: str) -> tuple[bool, int]:
-        group, dot, _ = key_of(text).partition(".")
-        return bool(dot), names.index(group) if group in names else len(names)
-
-    for _, texts in groupby(sorted(arguments, key=rank), lambda text: rank(text) if "." in key_of(text) else ()):
-        line = ""
-        for text in texts:
-            word = text if _SAFE.fullmatch(text) else shlex.quote(text)
-            if line and len(line) + len(word) > WIDTH:
-                yield line
-                line = ""
-            line = f"{line} {word}".lstrip()
-        yield line
