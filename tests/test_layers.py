@@ -58,7 +58,9 @@ BELOW = {
         "engines.torch.rollout engines.torch.train engines"
     ),
     "preflight": "core spec models runs config preflight.checks",
-    "tools": ("core clusters.nodes hubs spec data models clusters.ray text tools.merge runs config preflight.checks"),
+    "tools": (
+        "core clusters.nodes hubs spec data models clusters.ray tools.merge runs config preflight preflight.checks"
+    ),
     "tools.doctor": "core hubs data models sandbox preflight.checks",
     "engines.torch.rollout.vllm": (
         "core spec clusters.local models engines.torch.model engines.torch.parallel engines.torch.rollout "

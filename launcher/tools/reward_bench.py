@@ -12,13 +12,10 @@ from statistics import fmean, median
 from launcher.config.resolve import resolve
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
-from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, judge_trial
-from launcher.rewards.code import Code
-from launcher.rewards.format import Format
-from launcher.rewards.length import Length, Overlong
+from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, awaits_others, judge_trial
 from launcher.spec.algorithm import Kind as Taken
 from launcher.spec.data import OnDataProgress, RefusedRow, Row, make_answer, needs_rollout
-from launcher.spec.reward import Reward, score_safely
+from launcher.spec.reward import score_safely
 from launcher.spec.run import RunSpec
 
 SHOWN = 20  # answers without a score that are named
@@ -103,15 +100,9 @@ def _judge(trial: RewardTrial) -> list[str]:
     """Why a run should not learn from the reward, as its scores show."""
     failures = [one.message for one in judge_trial(trial) if one.level == "FAIL"]
     first, *others = (score for rows in trial.scores.values() for row in rows for score in row)
-    if not failures and all(score == first for score in (first, *others)) and not _awaits_others(trial.reward, first):
+    if not failures and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
         failures.append(f"every kind of answer scores {compact(first)}, so nothing can be learnt")
     return failures
-
-
-def _awaits_others(reward: Reward, score: float) -> bool:
-    """Whether a reward for length, form or code may still score other answers than those tried differently."""
-    return all(isinstance(leaf, Length | Overlong | Code) or (isinstance(leaf, Format) and score < 1)
-               for leaf in reward.leaves())  # fmt: skip
 
 
 def _row_kind(run: RunSpec) -> Taken:
