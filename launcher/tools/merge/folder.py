@@ -120,11 +120,19 @@ MEANING = (
 
 def find_differences(first: ModelFolder, other: ModelFolder) -> list[Problem]:
     """How `other` differs from `first`, so that they cannot be mixed."""
+    settings = [(key, first.config.get(key), other.config.get(key)) for key in MEANING]
+    faults = [
+        f"{key} is {short_repr(right)} where {first.given} has {short_repr(left)}"
+        for key, left, right in settings if left != right
+    ]  # fmt: skip
+    faults += _tensor_differences(first, other)
+    if not _have_same_tokens(first.path, other.path):
+        faults.append(f"its tokenizer knows other tokens than {first.given}'s")
+    return [Problem(other.given, fault, "use models of one kind") for fault in faults]
+
+
+def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
     faults = []
-    for key in MEANING:
-        left, right = first.config.get(key), other.config.get(key)
-        if left != right:
-            faults.append(f"{key} is {short_repr(right)} where {first.given} has {short_repr(left)}")
     if missing := [name for name in first.tensors if name not in other.tensors]:
         faults.append(f"lacks {list_few(missing)}, which {first.given} has")
     if extra := [name for name in other.tensors if name not in first.tensors]:
@@ -134,9 +142,7 @@ def find_differences(first: ModelFolder, other: ModelFolder) -> list[Problem]:
         faults.append(f"other shapes than {first.given}'s: {list_few(shapes)}")
     if formats := [f"{a.name} {b.dtype} for {a.dtype}" for a, b in pairs if a.is_float != b.is_float]:
         faults.append(f"other formats than {first.given}'s: {list_few(formats)}")
-    if not _have_same_tokens(first.path, other.path):
-        faults.append(f"its tokenizer knows other tokens than {first.given}'s")
-    return [Problem(other.given, fault, "use models of one kind") for fault in faults]
+    return faults
 
 
 def _have_same_tokens(first: Path, other: Path) -> bool:

@@ -70,7 +70,7 @@ def test_locks_that_hold_nobody_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_home_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLRUN_DATA", "~nobody-here/data")
     monkeypatch.setenv("RLRUN_MODELS", "~nobody-here/models")
-    said = list[str]()
-    levels = {found.subject: found.level for found in places.check(tmp_path, said.append)}
+    reported = list[str]()
+    levels = {found.subject: found.level for found in places.check(tmp_path, reported.append)}
     assert list(levels.values()).count("FAIL") == 2 and len(levels) == 5
-    assert said[0] == f"writing to {tmp_path}" and len(said) == 3
+    assert reported[0] == f"writing to {tmp_path}" and len(reported) == 3
