@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
-from yaml import YAMLError
 
 from launcher.config import guard
 from launcher.core import activity
-from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult, from_problems
-from launcher.core.problems import error_message
-from launcher.core.settings import Chosen
-from launcher.core.user_code import CallFailure, try_call
 from launcher.health.run_judge import rule_problems
 from launcher.preflight.checks import (
     disk,
@@ -34,7 +25,7 @@ from launcher.preflight.checks import (
     trackers,
     unread,
 )  # fmt: skip
-from launcher.preflight.checks.context import Check, Context, folder_of
+from launcher.preflight.checks.context import Context, folder_of
 from launcher.spec.engine import RunFacts
 from launcher.spec.stored import to_node
 
@@ -65,29 +56,6 @@ def check_engine(context: Context) -> Iterable[CheckResult]:
     return context.run.engine.check(context.run, facts)
 
 
-def check_own(context: Context) -> Iterator[CheckResult]:
-    """The checks in the folder of --config-dir: each `check/NAME.yaml` names a class that extends `Check`. One that
-    raises or cannot be loaded is a failure that names the file."""
-    folder = context.run.code_dir
-    for file in sorted(Path(folder, "check").glob("*.yaml")) if folder else ():
-        results = try_call(partial(_run_own, file, context))
-        if isinstance(results, CallFailure):
-            yield CheckResult("FAIL", f"check/{file.name}", results.reason)
-        else:
-            yield from results
-
-
-def _run_own(file: Path, context: Context) -> list[CheckResult]:
-    """Run the check in a file. Raises `ValueError` with the reason where the file does not describe one."""
-    try:
-        own_check: Check = TypeAdapter(Chosen[Check]).validate_python(parse_yaml(file.read_bytes()))
-    except ValidationError as error:
-        raise ValueError("; ".join(fault["msg"] for fault in error.errors())) from error
-    except (OSError, YAMLError) as error:
-        raise ValueError(error_message(error)) from error
-    return list(own_check.check(context))
-
-
 CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...] | None] = {
     check_settings: (), model.check: ("model",), text.check: ("algorithm", "data", "model"),
     rows.check: ("algorithm", "data", "model"), row_texts.check: ("algorithm", "data"),
@@ -95,7 +63,7 @@ CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...] | None]
     environment.check: ("algorithm", "data", "reward", "environment"), steps.check: ("data",), unread.check: None,
     check_engine: ("algorithm", "model", "data", "reward", "hardware", "cluster"),
     learning.check: ("algorithm", "model"), memory.check: None, hardware.check: ("hardware", "cluster"),
-    disk.check: None, history.check: None, trackers.check: None, packages.check: (), check_own: (),
+    disk.check: None, history.check: None, trackers.check: None, packages.check: (),
 }  # fmt: skip
 """Checks in the order in which a plan shows their results; none assumes that another has passed. Each has the config
 groups that must be valid to run it when other arguments are not; None: it runs only if all are."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 
 from launcher.config.explain import explain
 from launcher.core import activity
-from launcher.core.check_result import CheckResult, Level
+from launcher.core.check_result import Level
 from launcher.core.problems import Problem, Problems, error_message, short_repr
 from launcher.preflight.checks.lengths import LengthReport, measure_lengths, sizes
 from launcher.runs.folder import Folder
@@ -28,14 +27,6 @@ MAX_ROWS = 50_000  # rows of a split that a plan reads; rlrun data check reads a
 MAX_BYTES = 20_000_000  # of their texts, as UTF-8
 ROOT = "trainer.run_root"
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control characters, right-to-left marks, half surrogates
-
-
-class Check(ABC):
-    """A check of your own: a class with `@settings`, named by `check/NAME.yaml` in the folder of --config-dir."""
-
-    @abstractmethod
-    def check(self, context: Context) -> Iterable[CheckResult]:
-        """One result for each thing that was looked at."""
 
 
 @dataclass
