@@ -144,5 +144,5 @@ def test_what_transformers_leaves_out_is_named_and_numbers_that_overflow_are_ref
     with pytest.raises(Problems) as found:
         folded(at, base, tmp_path / "half", dtype="float16")
     (line,) = found.value.lines
-    assert line.startswith("model.norm.weight: a number is not finite in float16; use --dtype float32")
+    assert line.startswith("model.norm.weight: a number is not finite in F16; use --dtype float32")
     assert not (tmp_path / "half").exists()

@@ -95,7 +95,6 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         mixed, done = dict[str, Tensor](), 0
         for name, dtype in formats.items():
             mixed[name] = _mix_tensor(name, models, method).to(dtype)
-            _check_finite(name, mixed[name])
             done += sizes[name]
             show("mixing", done, sum(sizes.values()))
         save_torch_state_dict(mixed, draft, max_shard_size=SHARD)
@@ -150,12 +149,6 @@ def _mix_tensor(name: str, folders: Sequence[ModelFolder], method: Method) -> Te
     return method.mix(upcast, base)
 
 
-def _check_finite(name: str, tensor: Tensor) -> None:
-    if not tensor.isfinite().all():
-        got = f"a number is not finite in {str(tensor.dtype).removeprefix('torch.')}"
-        raise Problems(Problem(name, got, "use --dtype float32, and models whose numbers are finite", "not-finite"))
-
-
 # ---- an adapter and its base
 
 
@@ -185,8 +178,11 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         model.save_pretrained(draft, max_shard_size=SHARD)
         output.copy_neighbours(base.path, draft)
         output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
-        notes = _check_written(draft, base)
         show("writing", size, size)
+        written = open_model(str(draft)).tensors
+        lost = [name for name in base.tensors if name not in written]
+        got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
+        notes = [Problem(base.given, got, "add them from the base if they are needed")] if lost else []
         return _finish(request, draft, {"base": base, "adapter": adapter}, {}, notes)
 
 
@@ -203,16 +199,6 @@ def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
         got = f"peft cannot merge it into {base.given}: {shortened(error_message(error), 300)}"
         fix = "use its own base, and the adapter as peft saved it"
         raise Problems(Problem(adapter.given, got, fix, "bad-file")) from error
-
-
-def _check_written(draft: Path, base: ModelFolder) -> list[Problem]:
-    """Tensors of the base that the written model lacks. Raises `Problems` where a number is not finite."""
-    written = open_model(str(draft)).tensors
-    for name, tensor in written.items():
-        _check_finite(name, tensor.load())
-    lost = [name for name in base.tensors if name not in written]
-    got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
-    return [Problem(base.given, got, "add them from the base if they are needed")] if lost else []
 
 
 def _find_base(adapter: ModelFolder) -> str:
@@ -233,7 +219,7 @@ def _finish(
     request: MergeRequest, draft: Path, inputs: Mapping[str, ModelFolder], parameters: Mapping[str, Any],
     notes: Sequence[Problem] = (),
 ) -> MergeResult:  # fmt: skip
-    """Write the texts and the record of what was merged beside the weights, whose headers are read back."""
+    """Write the texts and the record of what was merged, and read the weights back. Raises `Problems` for NaN and inf."""
     for name, text in request.texts.items():
         (draft / name).write_text(redact(text), encoding="utf-8")
     sources = [
@@ -241,6 +227,10 @@ def _finish(
         for role, model in inputs.items()
     ]
     merged, texts = open_model(str(draft)), tuple(map(str, notes))
+    for name, tensor in merged.tensors.items():
+        if not tensor.load().isfinite().all():
+            fix = "use --dtype float32, and models whose numbers are finite"
+            raise Problems(Problem(name, f"a number is not finite in {tensor.dtype}", fix, "not-finite"))
     output.write_json(
         draft / RECORD,
         {"rlrun": __version__, "method": request.method, "parameters": parameters, "dtype": request.dtype,
