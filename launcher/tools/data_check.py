@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.core.check_result import CheckResult, any_failed
+from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.data.refused import RefusedLog
 from launcher.preflight.checks import reward, row_texts, rows, steps
 from launcher.preflight.checks.context import Context
@@ -56,9 +56,11 @@ def check(chosen: Chosen, given: Collection[str], out: Path, watch: OnDataProgre
 
 
 def _check_rows(context: Context, batch_given: bool) -> Iterator[CheckResult]:
+    yield from from_problems([*context.data_problems, *context.reward_problems])
     yield from rows.check(context)
     yield from row_texts.check(context)
     yield from context.lengths.text
-    yield from reward.check_scorable(context)
+    if not (context.reward_problems or context.run.environment.scores):
+        yield from reward.check_scorable(context)
     if batch_given and context.train.rows:  # otherwise a plan chooses a size that fits
         yield from (result for result in steps.check(context) if result.level == "FAIL" and result.subject == BATCH)
