@@ -73,7 +73,7 @@ COMMANDS = (
     ),
     CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events.", LOOK),
     CommandEntry(
-        "checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one.", LOOK
+        "checkpoints", "checkpoints:app", "List a run's checkpoints, print the best, or export one.", LOOK
     ),
     CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html, and as Markdown.", LOOK),
     CommandEntry(
