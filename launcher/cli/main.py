@@ -75,7 +75,7 @@ COMMANDS = (
     CommandEntry(
         "checkpoints", "checkpoints:app", "List a run's checkpoints, print the best, or export one.", LOOK
     ),
-    CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html, and as Markdown.", LOOK),
+    CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html.", LOOK),
     CommandEntry(
         "compare", "reports:compare",
         "Compare runs: settings, results, curves, and whether their held-out scores differ.", LOOK,

@@ -414,8 +414,6 @@ def _plot(title: str, lines: list[Line]) -> Iterator[tuple[str, Markup]]:
         yield title, svg
 
 
-def write_comparison(found: Comparison, out: Path) -> Path:
-    """The page. Raises `OSError`."""
-    page = out.with_suffix(".html")
-    write_atomic(page, render("compare.html.j2", c=found))
-    return page
+def write_comparison(found: Comparison, out: Path) -> None:
+    """Write the page. Raises `OSError`."""
+    write_atomic(out, render("compare.html.j2", c=found))

@@ -69,8 +69,8 @@ def test_an_argument_that_a_finding_names_already_is_not_repeated(make_run: Any,
     alerts = [Alert(at=5.0, step=1, text=text, rule=text[:4], fix="optim.lr=1e-6")
               for text in ("loss grows; use optim.lr=1e-6", "norm grows")]  # fmt: skip
     folder = make_run([*logged.begin(), *alerts])
-    for file in write_report(make_report(read_record(folder)), folder.path / "report.html"):
-        assert file.read_text().count("optim.lr=1e-6") == 2
+    write_report(make_report(read_record(folder)), folder.path / "report.html")
+    assert (folder.path / "report.html").read_text().count("optim.lr=1e-6") == 2
 
 
 @pytest.mark.parametrize(("logged_scores", "status"), [([0.0] * 4, "not measured"), ([0.0] * 10, "no bound")])

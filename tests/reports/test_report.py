@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markdown_it import MarkdownIt
 
 from launcher.core.events import (
     Alert,
@@ -65,9 +64,9 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def written(report: Report, folder: Path) -> tuple[str, str]:
-    page, text = write_report(report, folder / "out.html")
-    return page.read_text(), text.read_text()
+def written(report: Report, folder: Path) -> str:
+    write_report(report, folder / "out.html")
+    return (folder / "out.html").read_text()
 
 
 def step(number: int, **metrics: float) -> Step:
@@ -84,12 +83,12 @@ def test_a_real_run(trained: Any, look: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert ran.exit_code == 0, ran.stderr
     assert "Goal held-out score >= 0.9: not reached" in ran.stdout and "checklist: " in ran.stdout
     folder = trained.run("one")
-    page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    page = (folder / "report.html").read_text()
     assert Tags(page).tags.count("svg") >= 8
     assert not re.search(r"(?:src|href)=\"(?!data:)|@import|url\(|<script", page), "it asks for nothing"
     headings = "Checklist|Health findings|Curves|Stability|Efficiency|Reward parts|Samples|Lock|Settings"
     for heading in headings.split("|"):
-        assert f">{heading}</h2>" in page and f"## {heading}" in text
+        assert f">{heading}</h2>" in page
     assert "critic/score/exact/mean" in page and "train/core/reward/rule_based" in page  # S2-34
     assert "code.rlrun.commit" in page and "hardware.processor" in page and "torch==" in page
     assert "of 8 answers that were logged at step 12" in page
@@ -109,8 +108,7 @@ def test_what_cannot_be_done_is_a_problem(make_run: Any, look: Any, tmp_path: Pa
     ):
         ran = look("report", *words)
         assert ran.exit_code == 2 and problem in ran.stderr, ran.stderr
-    assert look("report", "one", "--out", "page.md").exit_code == 0
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["page.html", "page.md", "runs"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["runs"]
 
 
 # ---- what a folder may be
@@ -127,7 +125,7 @@ def test_a_folder_that_lacks_something(make_run: Any, logged: Any, tmp_path: Pat
         folder.events.unlink()
     if left == "a deep lock":
         folder.lock.write_text("[" * 10_000)
-    page, text = written(make_report(read_record(folder), parse_goal("0.5")), tmp_path)
+    page = written(make_report(read_record(folder), parse_goal("0.5")), tmp_path)
     Tags(page)
     named = {
         "nothing": "events.jsonl: there is none",
@@ -135,7 +133,7 @@ def test_a_folder_that_lacks_something(make_run: Any, logged: Any, tmp_path: Pat
         "a list": "spec.yaml: holds no settings",
     }
     assert named.get(left, "cannot be read") in page
-    assert ("not reached" if events else "not measured") in text
+    assert ("not reached" if events else "not measured") in page
 
 
 def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any, tmp_path: Path) -> None:
@@ -146,7 +144,7 @@ def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any,
         )
     record = read_record(folder)
     assert record.damaged == 3 and record.final and record.final.value == 0.8
-    page, _ = written(make_report(read_record(folder)), tmp_path)
+    page = written(make_report(read_record(folder)), tmp_path)
     assert (
         "events.jsonl: 3 damaged lines were left out" in page
         and "byte" not in page.partition("Health findings")[2][:300]
@@ -156,9 +154,9 @@ def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any,
 def test_a_failed_run_says_why(make_run: Any, logged: Any, tmp_path: Path) -> None:
     events = [*logged.begin(), step(1, pg_loss=0.1), Crashed(at=200.0, lines=("CUDA out of memory",), cause="error"),
               Ended(at=201.0, how="failed", why="rank 0: CUDA out of memory")]  # fmt: skip
-    page, text = written(make_report(read_record(make_run(events))), tmp_path)
+    page = written(make_report(read_record(make_run(events))), tmp_path)
     assert "the run failed: rank 0: CUDA out of memory" in page
-    assert "GRPO, failed at step 1 of 100" in text
+    assert "GRPO, failed at step 1 of 100" in page
 
 
 def test_a_link_in_the_place_of_the_page_is_replaced(make_run: Any, logged: Any, tmp_path: Path) -> None:
@@ -185,23 +183,21 @@ def test_hostile_text_stays_text(make_run: Any, logged: Any, tmp_path: Path) -> 
     folder = make_run(
         events, spec=f"a: {json.dumps(HOSTILE.replace(chr(0xD800), ''))}\nreward: {{_target_: os.system}}\n"
     )
-    page, text = written(make_report(read_record(folder)), tmp_path)
+    page = written(make_report(read_record(folder)), tmp_path)
     found = Tags(page)
     assert {"script", "img", "iframe", "a", "object"}.isdisjoint(found.tags)
     assert not [
         name for name, value in found.attributes if name.startswith("on") or (value or "").startswith("javascript")
     ]
-    assert "\x1b" not in page + text and "\u202e" not in page + text
-    rendered = Tags(MarkdownIt("commonmark").enable("table").render(text))
-    assert {"script", "img", "a"}.isdisjoint(rendered.tags) and rendered.tags.count("h1") == 1
+    assert "\x1b" not in page and "\u202e" not in page
 
 
 def test_secrets_are_hidden(make_run: Any, logged: Any, tmp_path: Path) -> None:
     token = "hf_" + "abcDEF0123456789" * 2
     spec = f"reward: {{api_key: plain-words-here, url: 'https://u:pw123456@host/x'}}\nnote: {token}\n"
     folder = make_run([*logged.begin(), *logged.answers(4, [0.0], response=token)], spec=spec)
-    for text in written(make_report(read_record(folder)), tmp_path):
-        assert token not in text and "plain-words" not in text and "pw123456" not in text and "secret" in text
+    page = written(make_report(read_record(folder)), tmp_path)
+    assert token not in page and "plain-words" not in page and "pw123456" not in page and "secret" in page
 
 
 # ---- figures of the guide
@@ -335,7 +331,7 @@ def test_samples_are_drawn_with_a_fixed_seed(make_run: Any, logged: Any, tmp_pat
     report = make_report(read_record(make_run(events)))
     assert len(report.samples) == 20 and {sample.step for sample in report.samples} == {2}
     assert report.samples == drawn(logged.answers(2, [1.0] * 90)) != logged.answers(2, [1.0] * 20)
-    assert "20 of 90 answers that were logged at step 2, drawn with a fixed seed" in written(report, tmp_path)[0]
+    assert "20 of 90 answers that were logged at step 2, drawn with a fixed seed" in written(report, tmp_path)
     assert drawn([]) == []
 
 
