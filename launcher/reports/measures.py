@@ -80,17 +80,17 @@ def stability(record: RunRecord) -> list[StabilityRow]:
 def efficiency(record: RunRecord) -> list[ReportRow]:
     """Time, speed and memory."""
     return [row for row in (
-        _duration(record), _steps(record), _pace(record), _tokens(record), _lost(record), _gpu_use(record),
-        _gpu_memory(record), _memory(record),
+        _duration(record), _steps(record), _pace(record), _tokens(record), _gpu_use(record), _gpu_memory(record),
     ) if row]  # fmt: skip
 
 
 def _duration(record: RunRecord) -> ReportRow:
-    figure, steps_s = f"{clock(record.active_s)} ({record.active_s / 3600:.3g} h)", sum(record.step_times)
-    if not steps_s or not record.active_s:
+    duration, steps_s = record.state.elapsed_s, sum(record.step_times)
+    figure = f"{clock(duration)} ({duration / 3600:.3g} h)"
+    if not steps_s or not duration:
         return ReportRow("duration", "not measured", figure)
     # a step's own clock leaves out loading, validations, checkpoints and restarts
-    note = f"{min(steps_s / record.active_s, 1.0):.0%} of it in steps; the rest loads, validates, saves and restarts"
+    note = f"{min(steps_s / duration, 1.0):.0%} of it in steps; the rest loads, validates, saves and restarts"
     return ReportRow("duration", "no bound", figure, note)
 
 
@@ -122,16 +122,6 @@ def _tokens(record: RunRecord) -> ReportRow | None:
     return ReportRow("tokens per second", "no bound", f"{speed:,.0f}", note)
 
 
-def _lost(record: RunRecord) -> ReportRow:
-    lost = sum(gap.lost_s for gap in record.gaps) + record.stalled_s
-    paused, restarts = sum(gap.paused_s for gap in record.gaps), record.state.restarts
-    parts = [f"{lost / record.active_s if record.active_s else 0.0:.0%} of the duration"]
-    parts += [f"{record.stalls} stalls"] if record.stalls else []
-    parts += [f"{clock(paused)} paused besides"] if paused else []
-    figure = f"{restarts} restart{'s' * (restarts != 1)}, {clock(lost)} lost"
-    return ReportRow("restarts", "no bound", figure, "; ".join(parts))
-
-
 def _gpu_use(record: RunRecord) -> ReportRow:
     busy = record.used.gpu_busy
     if busy is None:
@@ -154,17 +144,6 @@ def _gpu_memory(record: RunRecord) -> ReportRow:
         note = "use a smaller trainer.micro_batch_size_per_gpu"
     figure = "; ".join(filter(None, (peak, at_most)))
     return ReportRow("GPU memory", "fail" if share >= FULL else "pass", figure, note)
-
-
-def _memory(record: RunRecord) -> ReportRow | None:
-    own_gib, used = _largest(record, "perf/cpu_memory_used_gb"), record.used
-    note = "" if own_gib is None else f"{own_gib:.3g} GiB in one process"
-    if not used.memory_peak_bytes:
-        return ReportRow("CPU memory", "no bound", note) if note else None
-    peak = max(used.memory_peak_bytes, (own_gib or 0.0) * 2**30)  # usage is a sample now and then: it may miss the peak
-    share = peak / used.machine_total_bytes if used.machine_total_bytes else 0.0
-    figure = f"peak {peak / 2**30:.3g} of {used.machine_total_bytes / 2**30:.3g} GiB ({share:.0%})"
-    return ReportRow("CPU memory", "fail" if share > FULL else "pass", figure, note)
 
 
 def _largest(record: RunRecord, name: str) -> float | None:

@@ -156,7 +156,9 @@ def _fact_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     state, final = record.state, record.final
     yield "status", status_word(state)
     yield "steps", f"{state.step} of {state.steps or '?'}"
-    yield "duration", clock(record.active_s)
+    yield "duration", clock(state.elapsed_s)
+    if state.restarts:
+        yield "restarts", str(state.restarts)
     if final:
         yield f"held out, {label(final.name)}"[:60], final.shown
     if state.best and final and better_than(state.best, final):
