@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from launcher.cli.commands import sweep
 from launcher.cli.commands.plan import Multirun, Recipe, answer_plan
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
-from launcher.cli.output import AsJson, CommandAnswer, say, say_problems, tell, write_json
+from launcher.cli.output import CommandAnswer, say, say_problems, tell
 from launcher.config.recipe import run_request
 from launcher.config.request import RunRequest
 from launcher.core.check_result import CheckResult
@@ -195,7 +194,6 @@ def rerun(
         bool, typer.Option("--anyway", help="Run even if the data, the model or the reward has changed.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the differences.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """It starts from its spec.yaml and lock.json.
 
@@ -204,23 +202,12 @@ def rerun(
     arguments = overrides or []
     folder = store.find(name, root)
     prepared = prepare_rerun(folder, arguments)
-    refused = [] if anyway else prepared.refused
-    if not as_json:
-        for line in [each.line for each in prepared.differences] or ["nothing differs"]:
-            say(line)
-    outcome = None
-    if not (dry_run or refused):
-        with nullcontext() if as_json else watching() as view:
-            outcome = start_rerun(prepared, ["rerun", folder.name, *arguments], [view] if view else [], handle_signals)
-    if as_json:
-        trainer = prepared.run.trainer
-        write_json({
-            "run": folder.name, "new": f"{trainer.project_name}/{trainer.experiment_name}",
-            "differences": prepared.differences, "refused": list(map(str, refused)),
-            "status": outcome.state.status if outcome else None,
-        })  # fmt: skip
-    if refused:
-        raise Problems(refused)
-    if outcome:
+    for line in [each.line for each in prepared.differences] or ["nothing differs"]:
+        say(line)
+    if prepared.refused and not anyway:
+        raise Problems(prepared.refused)
+    if not dry_run:
+        with watching() as view:
+            outcome = start_rerun(prepared, ["rerun", folder.name, *arguments], [view], handle_signals)
         say_end(outcome)
         raise typer.Exit(outcome.exit_code)
