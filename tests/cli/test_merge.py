@@ -60,8 +60,6 @@ def test_words_reach_the_formula(words: list[str], value: float, look: Look) -> 
           "✗ --out: x is one with {}/x; use another folder"]),
         (["x", "y", "--method", "linear", "--out", "o", "--weights", "1;2"],
          ["✗ --weights: got '1;2'; use numbers such as 0.7,0.3"]),
-        (["x", "y", "--method", "linear", "--out", "o", "--max-shard-size", "5 potatoes"],
-         ["✗ --max-shard-size: got '5 potatoes'; use a size such as 5GB"]),
     ],
 )  # fmt: skip
 def test_problems_are_said_all_at_once(words: list[str], lines: list[str], look: Look) -> None:

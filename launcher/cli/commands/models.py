@@ -1,8 +1,7 @@
-"""`rlrun model list | show | download | size | merge`."""
+"""`rlrun model list | show | download | merge`."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,19 +12,16 @@ import typer
 
 from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, say, say_problems, say_table, tell
 from launcher.cli.progress import show_bytes, show_download
-from launcher.config.nodes import flat
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
-from launcher.models import catalogue, size, store
+from launcher.models import catalogue, store
 from launcher.models.catalogue import KnownModel
 from launcher.spec.model import Architecture
 
 if TYPE_CHECKING:
     from launcher.tools.merge.merge import MergeResult
-
-UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 app = CommandGroup()
 
@@ -118,24 +114,6 @@ def download(
     return CommandAnswer(_model_node(known), lambda: say(f"{entry.path} is in {folder}"))
 
 
-@app.command("size")
-def sizes(
-    word: Word,
-    rank: Annotated[int, typer.Option("--lora-rank", min=1, help="Rank of adapters.")] = 16,
-) -> CommandAnswer:
-    """Show the memory a model needs: weights, training and serving (without activations)."""
-    known = catalogue.find_model(word, _catalogue_dir())
-    node = {"model": known.repo or str(known.folder), **size.costs(known.parameters, known.architecture, rank)}
-    rows = [_size_row(name, value) for name, value in flat(node).items()]
-    return CommandAnswer(node, lambda: say_table(make_table([""] * 3, rows)))
-
-
-def _size_row(name: str, value: Any) -> list[Cell]:
-    shown = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-    amount = f"{value / 1e9:,.2f} GB" if isinstance(value, int) and "bytes" in name and value >= 1e7 else ""
-    return [(name.replace(".", " "), "dim"), shown, (amount, "bold")]
-
-
 def _dimensions(shape: Architecture | None) -> dict[str, Any]:
     return dict(adapter(Architecture).dump_python(shape, mode="json")) if shape else {}
 
@@ -176,7 +154,6 @@ def merge(
     ] = None,
     scale: Annotated[float | None, typer.Option("--scale", help="ties: factor of the changes; default 1.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
-    max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of a file.")] = "5GB",
 ) -> CommandAnswer:
     """Merge models into a new one. The inputs are checked before, and the sizes of what was written after."""
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second
@@ -184,7 +161,7 @@ def merge(
     began = time.monotonic()
     typed = {"weights": _parse_weights(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
     options = {name: value for name, value in typed.items() if value is not None}
-    request = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _parse_size(max_shard_size))
+    request = merging.MergeRequest(method, tuple(models), to, options, base, dtype)
     with show_bytes() as show:
         merged = merging.merge(request, show)
     return CommandAnswer(merged, lambda: _say_merged(merged, time.monotonic() - began))
@@ -205,11 +182,3 @@ def _parse_weights(text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise Problems(Problem("--weights", f"got {short_repr(text)}", "use numbers such as 0.7,0.3")) from None
-
-
-def _parse_size(text: str) -> int:
-    """The bytes of a text such as `5GB`. Raises `Problems`."""
-    parts = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([a-z]*)", text.strip().lower())
-    if not parts or parts[2] not in UNITS:
-        raise Problems(Problem("--max-shard-size", f"got {short_repr(text)}", "use a size such as 5GB"))
-    return int(float(parts[1]) * UNITS[parts[2]])
