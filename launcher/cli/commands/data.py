@@ -22,7 +22,6 @@ from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.data.prepare import PreparedData, prepared
-from launcher.data.quality import Histogram
 from launcher.preflight.checks.context import Context
 from launcher.preflight.fit import fit_settings
 from launcher.spec.algorithm import Kind
@@ -31,7 +30,6 @@ from launcher.tools import data_check as checking
 from launcher.tools import datasets
 from launcher.tools.data_check import DataReport
 
-WIDTH = 40  # characters of a histogram's longest bar
 MANY = 10_000  # with at least so many rows the speed is shown
 
 app = CommandGroup()
@@ -126,7 +124,9 @@ def _say_report(report: DataReport, folder: Path | None) -> None:
     say(f"data_source: {sources}", "dim")
     for what, lengths in (("prompt", report.prompt_tokens), ("answer", report.answer_tokens)):
         if lengths:
-            _draw_histogram(what, lengths)
+            marks = ", ".join(f"{name} {value:,}" for name, value in lengths.quantiles.items())
+            over = f"{lengths.over:,} ({lengths.share_over:.2%}) over {lengths.limit:,}"
+            say(f"{what} tokens: mean {lengths.mean:.1f}, {marks}; {over}")
     for line in report.first:
         say(f"  {line}")
     for line in report.notes:
@@ -137,17 +137,6 @@ def _say_report(report: DataReport, folder: Path | None) -> None:
     out.print(result)
     if folder:
         say(f"  {folder}", "dim")
-
-
-def _draw_histogram(what: str, lengths: Histogram) -> None:
-    marks = ", ".join(f"{name} {value:,}" for name, value in lengths.quantiles.items())
-    over = f"{lengths.over:,} ({lengths.share_over:.2%}) over {lengths.limit:,}"
-    say(f"{what} tokens: mean {lengths.mean:.1f}, {marks}; {over}")
-    largest = max((count for _, count in lengths.bins), default=1) or 1
-    for upto, count in lengths.bins:
-        colour = "red" if upto > lengths.limit else "cyan"
-        bar = "█" * round(WIDTH * count / largest) or ("▏" if count else "")
-        out.print(Text.assemble(f"  ≤ {upto:>7,} ", (bar, colour), f" {count:,}" if count else ""))
 
 
 @app.command("show")
