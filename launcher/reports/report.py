@@ -17,7 +17,7 @@ from launcher.core.metrics import metric as metric_entry
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.monitor.console import clock, date
-from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups, reward_of
+from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups
 from launcher.reports.goal import Goal, GoalResult, judge_goal
 from launcher.reports.measures import (
     PartRow,
@@ -64,7 +64,6 @@ class Report:
     sources: list[HeldOut]
     errors: list[ErrorGroup]
     low_count: int
-    rule_note: str
     samples: list[Sample]
     lock: list[tuple[str, str]]
     settings: list[tuple[str, str]]
@@ -113,7 +112,6 @@ def make_report(record: RunRecord, goal: Goal | None = None) -> Report:
         sources=_source_scores(record),
         errors=low_groups[:GROUPS],
         low_count=sum(group.count for group in low_groups),
-        rule_note=_rule_note(record),
         samples=drawn(record.samples),
         lock=list(_lock_rows(record.lock)),
         settings=list(_setting_rows(record.settings)),
@@ -195,13 +193,6 @@ def _source_scores(record: RunRecord) -> list[HeldOut]:
     step = record.final.step if record.final else 0
     metrics = record.last_validation
     return [HeldOut(step, name, metrics[name], *(interval_of(name, metrics) or ())) for name in names]
-
-
-def _rule_note(record: RunRecord) -> str:
-    reward = reward_of(record.settings)
-    if reward is None:
-        return "What an answer is, is the whole response: the reward's rule is not known here."
-    return f"What an answer is, is found by the rule of reward {type(reward).__name__}."
 
 
 def _lock_rows(lock: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
