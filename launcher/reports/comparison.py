@@ -164,20 +164,19 @@ class Comparison:
 
 
 def compare_runs(names: Sequence[str], root: Path) -> Comparison:
-    """Read and compare runs, and those of sweeps. Raises `Problems` where a name means neither, or two mean the same
-    run."""
-    return compare_records(
-        [record_of(source) for source in _require_distinct([s for name in names for s in _find_sources(name, root)])]
-    )
+    """As `compare`, of the runs, logs and sweeps of these names. Raises `Problems` where a name means none of them."""
+    return compare([source for name in names for source in _find_sources(name, root)])
 
 
-def compare_folders(folders: Sequence[Folder]) -> Comparison:
-    """As `compare_runs`, of the runs in these folders."""
-    return compare_records([record_of(source) for source in _require_distinct(list(map(run_in, folders)))])
-
-
-def compare_records(records: Sequence[RunRecord]) -> Comparison:
-    """As `compare_runs`, of records that are read already."""
+def compare(sources: Sequence[LogOrRun]) -> Comparison:
+    """Read and compare runs. Raises `Problems` where one was given twice, there is one alone, or too many."""
+    if len({source.folder.path.resolve() for source in sources}) < len(sources):
+        raise Problems(Problem("compare", "a run was given twice", "use different runs"))
+    if not 2 <= len(sources) <= MOST_RUNS:
+        count = f"{len(sources)} run was given" if len(sources) == 1 else f"{len(sources)} runs were given"
+        fix = "use two or more" if len(sources) < 2 else f"use at most {MOST_RUNS}"
+        raise Problems(Problem("compare", count, fix))
+    records = [record_of(source) for source in sources]
     notes = [f"{record.name}: {line}" for record in records for line in record.unread]
     rows, problems = differing_settings(records)
     groups = _group_by_settings(rows, len(records))
@@ -188,17 +187,6 @@ def compare_records(records: Sequence[RunRecord]) -> Comparison:
     settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in group) for group in groups)) for row in rows]
     tests, remarks = judge_scores(sides)
     return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
-
-
-def _require_distinct(sources: Sequence[LogOrRun]) -> Sequence[LogOrRun]:
-    """`sources`. Raises `Problems` where one was given twice, or where there are fewer than 2 or too many."""
-    if len({source.folder.path.resolve() for source in sources}) < len(sources):
-        raise Problems(Problem("compare", "a run was given twice", "use different runs"))
-    if not 2 <= len(sources) <= MOST_RUNS:
-        count = f"{len(sources)} run was given" if len(sources) == 1 else f"{len(sources)} runs were given"
-        fix = "use two or more" if len(sources) < 2 else f"use at most {MOST_RUNS}"
-        raise Problems(Problem("compare", count, fix))
-    return sources
 
 
 def _find_sources(name: str, root: Path) -> list[LogOrRun]:
