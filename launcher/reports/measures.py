@@ -123,8 +123,8 @@ def _tokens(record: RunRecord) -> ReportRow | None:
 
 
 def _gpu_use(record: RunRecord) -> ReportRow:
-    busy = record.used.gpu_busy
-    if busy is None:
+    busy = record.gpu_busy.mean
+    if math.isnan(busy):
         return ReportRow("GPU use", "not measured", "", "no GPU, or no Usage event: cluster.usage_s")
     note = "well used" if busy > BUSY else "moderate"
     if busy < IDLE:
@@ -133,12 +133,12 @@ def _gpu_use(record: RunRecord) -> ReportRow:
 
 
 def _gpu_memory(record: RunRecord) -> ReportRow:
-    share, used = record.used.gpu_share, record.used
     tensors = _largest(record, "perf/max_memory_allocated_gb")
     at_most = "" if tensors is None else f"tensors at most {tensors:.3g} GiB"
-    if share is None or used.gpu_peak_bytes is None or used.gpu_total_bytes is None:
+    if record.gpu_memory is None:
         return ReportRow("GPU memory", "not measured", at_most, "no Usage event with GPU memory")
-    peak = f"peak {used.gpu_peak_bytes / 2**30:.3g} of {used.gpu_total_bytes / 2**30:.3g} GiB ({share:.0%})"
+    share, in_use, total = record.gpu_memory
+    peak = f"peak {in_use / 2**30:.3g} of {total / 2**30:.3g} GiB ({share:.0%})"
     note = "near its limit" if share > NEAR else ""
     if share >= FULL:
         note = "use a smaller trainer.micro_batch_size_per_gpu"

@@ -50,38 +50,6 @@ TEXT = 20_000  # characters of an answer that are kept
 
 
 @dataclass
-class Used:
-    """What a run's GPUs did, over all `Usage` events."""
-
-    gpu_percent: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Sum and number of the measured percentages."""
-    gpu_peak_bytes: int | None = None
-    gpu_total_bytes: int | None = None
-    """Of the GPU that had the highest share in use."""
-
-    def add(self, event: Usage) -> None:
-        if event.gpu_percent is not None:
-            self.gpu_percent = [self.gpu_percent[0] + event.gpu_percent, self.gpu_percent[1] + 1]
-        if event.gpu_memory_bytes is not None and event.gpu_memory_total_bytes:
-            share = event.gpu_memory_bytes / event.gpu_memory_total_bytes
-            if share > (self.gpu_share or 0.0):
-                self.gpu_peak_bytes, self.gpu_total_bytes = event.gpu_memory_bytes, event.gpu_memory_total_bytes
-
-    @property
-    def gpu_share(self) -> float | None:
-        """Peak memory in use on a GPU, of all that it has."""
-        if self.gpu_peak_bytes is None or not self.gpu_total_bytes:
-            return None
-        return self.gpu_peak_bytes / self.gpu_total_bytes
-
-    @property
-    def gpu_busy(self) -> float | None:
-        """Mean percentage of the time in which a GPU was busy."""
-        total, count = self.gpu_percent
-        return total / count if count else None
-
-
-@dataclass
 class RunRecord:
     """One run. Times are in seconds."""
 
@@ -109,7 +77,10 @@ class RunRecord:
     alerts: list[Alert] = field(default_factory=list)
     alert_count: int = 0
     damaged: int = 0
-    used: Used = field(default_factory=Used)
+    gpu_busy: Trace = field(default_factory=Trace)
+    """Percent of the time in which a GPU computed."""
+    gpu_memory: tuple[float, int, int] | None = None
+    """Of the fullest GPU the share in use, the bytes in use, and all it has."""
     _last_at: float | None = None
     """When the last step of this attempt ended, or its first could begin."""
 
@@ -150,7 +121,7 @@ class RunRecord:
                 if len(self.samples) < KEPT_SAMPLES:
                     self.samples.append(_shortened(event))
             case Usage():
-                self.used.add(event)
+                self._add_usage(event)
             case Alert() if is_damage(event):
                 self.damaged += 1
             case Alert():
@@ -180,6 +151,13 @@ class RunRecord:
             if score := held_out(event.step, held_out_metrics):
                 self.validations.append(score)
         self._add_step_time(event)
+
+    def _add_usage(self, event: Usage) -> None:
+        if event.gpu_percent is not None:
+            self.gpu_busy.add(0, event.gpu_percent)
+        if event.gpu_memory_bytes is not None and (total := event.gpu_memory_total_bytes):
+            in_use = event.gpu_memory_bytes / total, event.gpu_memory_bytes, total
+            self.gpu_memory = max(self.gpu_memory or in_use, in_use)
 
     def _add_step_time(self, event: Step) -> None:
         seconds = event.metrics.get("timing_s/step", math.nan)
