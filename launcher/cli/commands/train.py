@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,6 @@ from launcher.cli.live_view import watching
 from launcher.cli.output import CommandAnswer, say, say_problems, tell
 from launcher.config.recipe import run_request
 from launcher.config.request import RunRequest
-from launcher.core.check_result import CheckResult
 from launcher.core.metrics import LEARNT_FROM
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
@@ -28,7 +27,7 @@ from launcher.launch.follow import Outcome
 from launcher.launch.queue import watch_lifeline
 from launcher.launch.rerun import prepare_rerun, start_rerun
 from launcher.monitor.console import next_command, unsaid
-from launcher.preflight.plan import Page, page, plan, ready_from
+from launcher.preflight.plan import plan, ready_from
 from launcher.runs import store
 from launcher.runs.stop_requests import handle_signals
 
@@ -70,13 +69,16 @@ def train(
     as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
     watch_lifeline()
-    if dry_run and detached:
-        raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
+    if dry_run and (detached or resume is not None):
+        got = "starts nothing to detach or resume"
+        raise Problems(Problem("--dry-run", got, f"leave out {'-d' if detached else '--resume'}"))
     if resume is None and from_step is not None:
         raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
     request = TrainRequest(overrides or [], config_dir, recipe, resume, Path(root), from_step)
     if dry_run:
-        return sweep.plan(request.by, here=True) if multirun else answer_plan(request.page())
+        if multirun:
+            return sweep.plan(request.by, here=True)
+        return answer_plan(plan(request.typed, config_dir, recipe=recipe, here=True))
     swept = None
     if resume is not None:
         swept = sweep.find_sweep(resume, request.by, request.root, multirun, parallel)
@@ -109,17 +111,6 @@ class TrainRequest:
     def by(self) -> RunRequest:
         """The arguments, with those of the recipe or file, and the folder of config groups."""
         return run_request(self.typed, self.config_dir, self.recipe if self.resume is None else None)
-
-    def page(self) -> Page:
-        """The plan of the new or resumed run on this machine. Raises `Problems`."""
-        if self.resume is None:
-            return plan(self.typed, self.config_dir, recipe=self.recipe, here=True)
-        resumption = start.to_resume(store.find(self.resume, self.root), self.typed, self.from_step)
-        checked = page(resumption.run, here=True)
-        folder = ("folder", "trainer.experiment_name")  # its results are no conflict, as it is resumed
-        results = [CheckResult("OK", "--resume", resumption.line)]
-        results += [CheckResult("WARN", "--resume", note) for note in resumption.notes]
-        return replace(checked, results=[*results, *(each for each in checked.results if each.subject not in folder)])
 
     def submit(self) -> job.Submitted:
         """Start or resume the run in a process of its own. Raises `Problems`."""
