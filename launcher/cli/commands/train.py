@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -69,68 +68,47 @@ def train(
     as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
     watch_lifeline()
-    if dry_run and (detached or resume is not None):
-        got = "starts nothing to detach or resume"
-        raise Problems(Problem("--dry-run", got, f"leave out {'-d' if detached else '--resume'}"))
+    if dry_run and resume is not None:
+        raise Problems(
+            Problem("--dry-run", "is for a new run", "leave it out: --resume checks before it starts anything")
+        )
     if resume is None and from_step is not None:
         raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
-    request = TrainRequest(overrides or [], config_dir, recipe, resume, Path(root), from_step)
+    typed = overrides or []
+    if dry_run and not multirun:
+        return answer_plan(plan(typed, config_dir, recipe=recipe, here=True))
+    by = run_request(typed, config_dir, recipe if resume is None else None)
     if dry_run:
-        if multirun:
-            return sweep.plan(request.by, here=True)
-        return answer_plan(plan(request.typed, config_dir, recipe=recipe, here=True))
-    swept = None
-    if resume is not None:
-        swept = sweep.find_sweep(resume, request.by, request.root, multirun, parallel)
-    elif multirun:
-        swept = sweep.begin(request.by, parallel)
-    if swept is None and parallel is not None:
-        raise Problems(Problem("--parallel", "is for a sweep", "use -m to start one"))
+        return sweep.plan(by, here=True)
+    swept = sweep.choose(by, resume, Path(root), multirun, parallel)
     if detached:
-        _say_detached(job.resume_sweep(swept.path, parallel) if swept else request.submit(), bool(swept))
+        if swept:
+            submitted = job.resume_sweep(swept.path, parallel)
+        elif resume is not None:
+            submitted = job.resume(store.find(resume, Path(root)), typed, from_step)
+        else:
+            submitted = job.submit(job.StartRequest(tuple(by.texts), by.config_dir))
+        _say_detached(submitted, bool(swept))
         return None
     if swept:
         raise typer.Exit(sweep.run(swept))
-    outcome = request.run()
+    if resume is not None:
+        with watching() as view:
+            outcome = start.resume(store.find(resume, Path(root)), typed, [view], from_step, handle_signals)
+    else:
+        outcome = _start(by, typed, config_dir, recipe)
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
 
-@dataclass(frozen=True)
-class TrainRequest:
-    """A request for one run: a new one, or the one that `resume` names."""
-
-    typed: list[str]
-    config_dir: Path | None
-    recipe: str | None
-    resume: str | None
-    root: Path
-    from_step: int | None
-
-    @cached_property
-    def by(self) -> RunRequest:
-        """The arguments, with those of the recipe or file, and the folder of config groups."""
-        return run_request(self.typed, self.config_dir, self.recipe if self.resume is None else None)
-
-    def submit(self) -> job.Submitted:
-        """Start or resume the run in a process of its own. Raises `Problems`."""
-        if self.resume is None:
-            return job.submit(job.StartRequest(tuple(self.by.texts), self.by.config_dir))
-        return job.resume(store.find(self.resume, self.root), self.typed, self.from_step)
-
-    def run(self) -> Outcome:
-        """Start or resume the run and follow it to its end. Raises `Problems`."""
-        if self.resume is not None:
-            folder = store.find(self.resume, self.root)
-            with watching() as view:
-                return start.resume(folder, self.typed, [view], self.from_step, handle_signals)
-        checked = ready_from(self.typed, self.config_dir, self.recipe)
-        for note in checked.notes:
-            tell(note)
-        for warning in checked.warnings:
-            tell(f"! {warning.line}", "yellow")
-        with watching() as view:
-            return start.start(checked, ["train", *self.by.texts], [view], handle_signals)[1]
+def _start(by: RunRequest, typed: list[str], config_dir: Path | None, recipe: str | None) -> Outcome:
+    checked = ready_from(typed, config_dir, recipe)
+    for note in checked.notes:
+        tell(note)
+    for warning in checked.warnings:
+        tell(f"! {warning.line}", "yellow")
+    with watching() as view:
+        return start.start(checked, ["train", *by.texts], [view], handle_signals)[1]
 
 
 def _say_detached(submitted: job.Submitted, is_sweep: bool) -> None:
