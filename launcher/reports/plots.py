@@ -53,8 +53,8 @@ def line_of(name: str, trace: Trace) -> Line:
 
 
 def line_of_validations(name: str, validations: Sequence[HeldOut]) -> Line:
-    """A line through at most 2 * BUCKETS validations, evenly chosen, and the last."""
-    measured = [*validations[: -1 : len(validations) // (2 * BUCKETS) + 1], *validations[-1:]]
+    """A line through at most BUCKETS validations, evenly chosen, and the last."""
+    measured = [*validations[: -1 : len(validations) // BUCKETS + 1], *validations[-1:]]
     bounds = [(each.step, each.low, each.high) for each in measured if each.low is not None and each.high is not None]
     return Line(name, [(each.step, each.value) for each in measured], bounds, intervals=True)
 
