@@ -108,7 +108,7 @@ class CommandGroup(typer.Typer):
     """A group of commands: each of its functions is wrapped by `as_command` when it is registered."""
 
     def __init__(self, kind: type[TyperGroup] = TyperGroup) -> None:
-        super().__init__(cls=kind, no_args_is_help=kind is TyperGroup)
+        super().__init__(cls=kind, no_args_is_help=kind is TyperGroup, rich_markup_mode=None)
 
     def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
         def register(function: Callable[..., CommandAnswer | None]) -> Callable[..., CommandAnswer | None]:

@@ -69,9 +69,7 @@ def train(
     """
     watch_lifeline()
     if dry_run and resume is not None:
-        raise Problems(
-            Problem("--dry-run", "is for a new run", "leave it out: --resume checks before it starts anything")
-        )
+        raise Problems(Problem("--dry-run", "is for a new run", "leave it out: --resume checks before it starts"))
     if resume is None and from_step is not None:
         raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
     typed = overrides or []
