@@ -31,7 +31,7 @@ COMMANDS = [
     ["config", "show"], ["config", "show", "engine"], ["config", "diff", " ".join(WORDS), " ".join(WORDS)],
     ["watch", "r"], ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
     ["rerun", "--help"], ["plan", "-m", *WORDS, "seed=0,1"],
-    ["cluster", "up", "--help"], ["cluster", "manifest", "--kind=skypilot", *WORDS],
+    ["cluster", "up", "--help"],
     ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl", "data.train_batch_size=1"],
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`rlrun cluster up | join | status | down | manifest`: machines that run one training together."""
+"""`rlrun cluster up | join | status | down`: machines that run one training together."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.arguments import ConfigDir
 from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, progress_line, say, say_result, say_table
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
-from launcher.tools import cluster_status, manifests
+from launcher.tools import cluster_status
 
 app = CommandGroup()
 
@@ -86,20 +85,6 @@ def down() -> CommandAnswer:
     with progress_line(lines=True) as tell:
         message = begin.down(tell)
     return CommandAnswer({"message": message}, lambda: say(message))
-
-
-@app.command("manifest")
-def manifest(
-    words: Annotated[list[str], typer.Argument(help="Arguments of the run, as for rlrun train.")],
-    kind: Annotated[manifests.ManifestKind, typer.Option(help="Which scheduler the file is for.")],
-    image: Annotated[str | None, typer.Option(help="Container image with rlrun; required for kuberay.")] = None,
-    config_dir: ConfigDir = None,
-) -> None:
-    """Print the file with which Kubernetes or SkyPilot starts a run on nodes of its own (for Slurm: cluster=slurm).
-
-    A run that they start again goes on from its newest checkpoint.
-    """
-    typer.echo(manifests.manifest(kind, words, config_dir, image), nl=False)
 
 
 def _show(cluster: cluster_status.ClusterStatus) -> None:
