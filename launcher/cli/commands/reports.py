@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.arguments import LogOrRunName, Root, complete_run
+from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import Cell, CommandAnswer, make_table, say, say_table
 from launcher.core.problems import Problem, Problems
 from launcher.reports.comparison import Comparison, compare_runs, write_comparison
@@ -67,7 +67,6 @@ def compare(
         typer.Argument(
             metavar="LOG-OR-RUN...",
             help="Runs, logs, or a sweep: by what differs but for the seed.",
-            autocompletion=complete_run,
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page.")] = None,

@@ -24,7 +24,7 @@ from launcher.trackers.sending import Sender, Sent
 
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}.", autocompletion=lambda: list(TRACKERS)),
+    typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}."),
 ]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Send what comes, too, until the run ends or Ctrl-C.")]
 Port = Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.arguments import ConfigDir, Overrides, Root, RunName, complete_run
+from launcher.cli.arguments import ConfigDir, Overrides, Root, RunName
 from launcher.cli.commands import sweep
 from launcher.cli.commands.plan import Multirun, Recipe, answer_plan
 from launcher.cli.commands.sweep import Parallel
@@ -40,7 +40,6 @@ def train(
             "--resume",
             metavar="RUN",
             help="Go on with a run from its newest good checkpoint.",
-            autocompletion=complete_run,
         ),
     ] = None,
     root: Annotated[str, typer.Option("--root", help="Folder in which --resume looks for runs.")] = "runs",
