@@ -79,12 +79,12 @@ def export_checkpoint(
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """Write a checkpoint as a plain model folder, which transformers and vLLM load."""
-    from launcher.tools import export  # noqa: PLC0415  # late: it loads torch
-
     if best and step is not None:
         raise Problems(Problem("--step, --best", "both are given", "use one"))
     run = store.find(name, root)
     kept = keeping.of_step(run, step) if step is not None else keeping.best(run) if best else keeping.newest(run)
+    from launcher.tools import export  # noqa: PLC0415  # late: it loads torch
+
     with show_bytes() as show:
         exported = export.export(run, kept, folder, show, fold=fold, base=base)
     what = "LoRA adapter" if exported.adapter else "model"
