@@ -38,13 +38,8 @@ from launcher.views.trace import Trace
 MOST_SOURCES, MOST_SETTINGS, MOST_PACKAGES = 60, 300, 250
 
 
-@dataclass(frozen=True)
-class PlotFigure:
-    """A curve of the page."""
-
-    title: str
-    note: str
-    svg: Markup
+PlotFigure = tuple[str, str, Markup]
+"""Title of a curve, a note on it, and the curve."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,7 @@ def _plot_figures(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]
         target = judged.goal.value if judged.goal and judged.measured and judged.measured.name == name else None
         note = "; bars: 95 % intervals" + ("" if target is None else "; dashed: the goal")
         svg = plot([line_of_validations(name, shown)], f"held-out {name} over steps", target)
-        yield PlotFigure("held-out score", one_line(name, 120) + note, svg)
+        yield "held-out score", one_line(name, 120) + note, svg
     for names in shown_in("curve"):
         if (named_trace := record.trace(*names)) and named_trace[1].count > 1:
             yield _curve_figure(*named_trace)
@@ -185,7 +180,7 @@ def _curve_figure(name: str, trace: Trace) -> PlotFigure:
     meaning = f": {entry.meaning}{unit}" if entry else ""
     svg = plot([line_of(name, trace)], f"{name} over steps")
     note = f"; {trace.not_finite} values are not finite" if trace.not_finite else ""
-    return PlotFigure(label(name), f"{name}{meaning}{note}", svg)
+    return label(name), f"{name}{meaning}{note}", svg
 
 
 def _source_scores(record: RunRecord) -> list[HeldOut]:
