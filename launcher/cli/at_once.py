@@ -11,7 +11,7 @@ from launcher.core import activity
 
 CHECKING = ("plan", "train")
 """Commands that check a run first."""
-SILENT = {"--help", "--json", "--yaml"}
+SILENT = {"--help", "--json"}
 """Options with which a command prints its answer and nothing else."""
 _printed = set[str]()
 """Lines that are printed already: checks that are repeated after a value was fitted print nothing new."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,8 +18,6 @@ from typer.main import get_command, get_group
 from launcher import __version__
 from launcher.cli import streams
 from launcher.core.problems import error_message
-
-Markup = Literal["rich"] | None
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,9 @@ COMMANDS = (
     ),
     CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events.", LOOK),
     CommandEntry(
-        "checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one.", LOOK
+        "checkpoints", "checkpoints:app", "List a run's checkpoints, print the best, or export one.", LOOK
     ),
-    CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html, and as Markdown.", LOOK),
+    CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html.", LOOK),
     CommandEntry(
         "compare", "reports:compare",
         "Compare runs: settings, results, curves, and whether their held-out scores differ.", LOOK,
@@ -102,16 +100,11 @@ COMMANDS = (
 """All commands, in the order and under the headings of the help."""
 
 
-def choose_markup() -> Markup:
-    """Help has boxes and colours on a terminal; elsewhere it is plain text, without the time that rich takes."""
-    return "rich" if sys.stdout is not None and sys.stdout.isatty() else None
-
-
 class LazyGroup(TyperGroup):
     """The COMMANDS in their order; a command's module is imported only when the command is called."""
 
     def __init__(self, **more: Any) -> None:
-        super().__init__(**{**more, "rich_markup_mode": choose_markup()})
+        super().__init__(**more)
         self.commands = {
             entry.name: TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel) for entry in COMMANDS
         }
@@ -141,9 +134,9 @@ def load(entry: CommandEntry) -> Any:
     finally:
         gc.enable()
     if isinstance(target, typer.Typer):
-        target.info.help, target.rich_markup_mode = entry.help, choose_markup()
+        target.info.help = entry.help
         return get_group(target)
-    command_app = typer.Typer(add_completion=False, rich_markup_mode=choose_markup(), pretty_exceptions_enable=False)
+    command_app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     examples = "\n\n".join(("Examples:", *entry.examples)) if entry.examples else None
     settings = {"ignore_unknown_options": entry.other_options}
     text = "\n\n".join(filter(None, (entry.help, inspect.getdoc(target))))
@@ -170,7 +163,7 @@ class Rlrun(typer.Typer):
             sys.exit(2)
 
 
-app = Rlrun(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+app = Rlrun(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _version(asked: bool) -> None:

@@ -24,6 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from launcher.core.check_result import CheckResult, Level
 from launcher.core.events import writable
@@ -106,8 +107,8 @@ def _call_user_code(call: Callable[[], CommandAnswer | None]) -> CommandAnswer |
 class CommandGroup(typer.Typer):
     """A group of commands: each of its functions is wrapped by `as_command` when it is registered."""
 
-    def __init__(self) -> None:
-        super().__init__(no_args_is_help=True)
+    def __init__(self, kind: type[TyperGroup] = TyperGroup) -> None:
+        super().__init__(cls=kind, no_args_is_help=kind is TyperGroup, rich_markup_mode=None)
 
     def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
         def register(function: Callable[..., CommandAnswer | None]) -> Callable[..., CommandAnswer | None]:

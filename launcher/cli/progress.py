@@ -1,4 +1,4 @@
-"""Progress of work on standard error: bars on a terminal, a line every few seconds elsewhere."""
+"""Progress of work on standard error: a changing line on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as Bars
-
-from launcher.cli.output import err, tell
-from launcher.core.redaction import printable
+from launcher.cli.output import err, progress_line, tell
 from launcher.hubs.progress import Progress
 from launcher.monitor.console import Seldom, clock
 
@@ -27,35 +23,24 @@ class ShowBytes(Protocol):
 @contextmanager
 def show_bytes() -> Iterator[ShowBytes]:
     """Show progress with speed and remaining time on standard error."""
-    if not err.is_terminal:
-        yield _print_lines()
-        return
-    texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[more]")]
-    columns = (texts[0], BarColumn(), DownloadColumn(), TransferSpeedColumn(), texts[1], TimeRemainingColumn())
-    with Bars(*columns, console=err, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
+    began, seldom = dict[str, float](), Seldom()
+    with progress_line(lines=True) as show_line:
 
         def show(doing: str, done: int, total: int, more: str = "") -> None:
-            if doing not in tasks:
-                tasks[doing] = bars.add_task(printable(doing), total=None, more="")
-            bars.update(tasks[doing], completed=done, total=total, more=more)
+            now = time.monotonic()
+            began.setdefault(doing, now)
+            if err.is_terminal or seldom.due():
+                speed = done / (now - began[doing]) if now > began[doing] else 0.0
+                left = clock((total - done) / speed) if speed else "?"
+                parts = [
+                    f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB",
+                    f"{speed / 1e6:,.1f} MB/s",
+                    more,
+                    f"{left} left",
+                ]
+                show_line(f"{doing} {', '.join(part for part in parts if part)}")
 
         yield show
-
-
-def _print_lines() -> ShowBytes:
-    began, seldom = dict[str, float](), Seldom()
-
-    def show(doing: str, done: int, total: int, more: str = "") -> None:
-        now = time.monotonic()
-        began.setdefault(doing, now)
-        if seldom.due():
-            speed = done / (now - began[doing]) if now > began[doing] else 0.0
-            left = clock((total - done) / speed) if speed else "?"
-            parts = [f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB", f"{speed / 1e6:,.1f} MB/s", more, f"{left} left"]
-            tell(f"{doing} {', '.join(part for part in parts if part)}")
-
-    return show
 
 
 @contextmanager

@@ -27,7 +27,7 @@ PLAIN = ("optim", "critic", "trainer", "seed")
 """Settings of a run that arguments set and that are not config groups."""
 OPTIONS = (
     "--config-dir", "--resume", "--from", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe",
-    "--source", "--json", "--yaml", "--help",
+    "--source", "--json", "--help",
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
 _REFERENCE = re.compile(r"\$\{([^${}:]*)\}")

@@ -5,8 +5,6 @@ h hidden_size, i intermediate_size, L layers, H heads, K key-value heads, d head
 
 from __future__ import annotations
 
-from typing import Any
-
 from launcher.spec.model import Architecture
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
@@ -18,11 +16,6 @@ def parameters(a: Architecture) -> int:
     """Number of weights: embedding and output layer (one matrix if tied), L layers, and the final norm of h."""
     outside_layers = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2) + a.hidden_size
     return outside_layers + a.num_hidden_layers * _per_layer(a, a.num_experts)
-
-
-def active_parameters(a: Architecture) -> int:
-    """Number of weights used for one token: all but those of experts that it is not routed to."""
-    return parameters(a) - a.num_hidden_layers * (_per_layer(a, a.num_experts) - _per_layer(a, a.num_experts_per_tok))
 
 
 def _per_layer(a: Architecture, experts: int) -> int:
@@ -68,46 +61,6 @@ def lora_parameters(a: Architecture, rank: int) -> int:
     return a.num_hidden_layers * rank * dimensions
 
 
-def training_bytes(count: int) -> dict[str, int]:
-    """Bytes for training all of `count` weights, without activations, by number format.
-
-    float32: 4 a weight, 4 its gradient, 8 Adam's two moments: 16.
-    bfloat16 with a float32 master: 2 a weight, 2 its gradient, 4 the master, 8 the moments: 16.
-    bfloat16 throughout (model.dtype=bfloat16): 2 a weight, 2 its gradient, 4 the moments: 8.
-    """
-    return {
-        "float32": count * 4 * FLOAT32,
-        "bfloat16 with float32 master": count * (2 * BFLOAT16 + 3 * FLOAT32),
-        "bfloat16": count * 4 * BFLOAT16,
-    }
-
-
-def lora_training_bytes(a: Architecture, rank: int) -> int:
-    """Bytes for training adapters on frozen weights, without activations: 2 for each of the model's weights (bfloat16),
-    16 for each of the adapters'."""
-    return parameters(a) * BFLOAT16 + lora_parameters(a, rank) * 4 * FLOAT32
-
-
 def kv_bytes_per_token(a: Architecture, bytes_each: int = BFLOAT16) -> int:
     """Bytes of the KV cache per token of a sequence: keys and values of all layers, 2 L K d numbers."""
     return 2 * a.num_hidden_layers * a.num_key_value_heads * a.head_dim * bytes_each
-
-
-def serving_bytes(a: Architecture, tokens: int) -> int:
-    """Bytes of weights and of a KV cache for `tokens` tokens over all sequences, in bfloat16."""
-    return parameters(a) * BFLOAT16 + tokens * kv_bytes_per_token(a)
-
-
-def costs(count: int | None, a: Architecture | None, rank: int) -> dict[str, Any]:
-    """All costs above in bytes, as far as the number of weights or the architecture is known, as JSON."""
-    node: dict[str, Any] = {"parameters": count}
-    if count:
-        node["weights_bytes"] = {"float32": count * FLOAT32, "bfloat16": count * BFLOAT16, "float8": count}
-        node["train_bytes"] = training_bytes(count)
-    if a:
-        node["active_parameters"] = active_parameters(a)
-        adapters = {"parameters": lora_parameters(a, rank), "train_bytes": lora_training_bytes(a, rank)}
-        node["lora"] = {"rank": rank, **adapters}
-        node["kv_cache_bytes_per_token"] = kv_bytes_per_token(a)
-        node[f"serve_bytes_with_{a.max_position_embeddings}_tokens"] = serving_bytes(a, a.max_position_embeddings)
-    return node

@@ -1,1 +1,1 @@
-"""What a run came to, and how runs compare: one page that needs nothing but a browser, and the same as Markdown."""
+"""What a run came to, and how runs compare: one page that needs nothing but a browser."""

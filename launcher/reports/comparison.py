@@ -20,21 +20,24 @@ from markupsafe import Markup
 
 from launcher.config import diff
 from launcher.config.descriptions import written
+from launcher.core.events import HeldOutScores
 from launcher.core.files import write_atomic
 from launcher.core.metrics import HeldOut, better, label, shown_in
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.health.paired import (
     ALPHA,
+    PromptKey,
     RunScores,
     ScoreDifference,
+    by_prompt,
     compare_paired,
     compare_replicates,
     compare_unpaired,
     holm,
+    pairs_of,
 )
 from launcher.monitor.console import clock
-from launcher.reports.items import common_items, prompt_scores
 from launcher.reports.measures import score_trace
 from launcher.reports.plots import Line, line_of, line_of_validations, plot
 from launcher.reports.render import render
@@ -161,20 +164,19 @@ class Comparison:
 
 
 def compare_runs(names: Sequence[str], root: Path) -> Comparison:
-    """Read and compare runs, and those of sweeps. Raises `Problems` where a name means neither, or two mean the same
-    run."""
-    return compare_records(
-        [record_of(source) for source in _require_distinct([s for name in names for s in _find_sources(name, root)])]
-    )
+    """As `compare`, of the runs, logs and sweeps of these names. Raises `Problems` where a name means none of them."""
+    return compare([source for name in names for source in _find_sources(name, root)])
 
 
-def compare_folders(folders: Sequence[Folder]) -> Comparison:
-    """As `compare_runs`, of the runs in these folders."""
-    return compare_records([record_of(source) for source in _require_distinct(list(map(run_in, folders)))])
-
-
-def compare_records(records: Sequence[RunRecord]) -> Comparison:
-    """As `compare_runs`, of records that are read already."""
+def compare(sources: Sequence[LogOrRun]) -> Comparison:
+    """Read and compare runs. Raises `Problems` where one was given twice, there is one alone, or too many."""
+    if len({source.folder.path.resolve() for source in sources}) < len(sources):
+        raise Problems(Problem("compare", "a run was given twice", "use different runs"))
+    if not 2 <= len(sources) <= MOST_RUNS:
+        count = f"{len(sources)} run was given" if len(sources) == 1 else f"{len(sources)} runs were given"
+        fix = "use two or more" if len(sources) < 2 else f"use at most {MOST_RUNS}"
+        raise Problems(Problem("compare", count, fix))
+    records = [record_of(source) for source in sources]
     notes = [f"{record.name}: {line}" for record in records for line in record.unread]
     rows, problems = differing_settings(records)
     groups = _group_by_settings(rows, len(records))
@@ -185,17 +187,6 @@ def compare_records(records: Sequence[RunRecord]) -> Comparison:
     settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in group) for group in groups)) for row in rows]
     tests, remarks = judge_scores(sides)
     return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
-
-
-def _require_distinct(sources: Sequence[LogOrRun]) -> Sequence[LogOrRun]:
-    """`sources`. Raises `Problems` where one was given twice, or where there are fewer than 2 or too many."""
-    if len({source.folder.path.resolve() for source in sources}) < len(sources):
-        raise Problems(Problem("compare", "a run was given twice", "use different runs"))
-    if not 2 <= len(sources) <= MOST_RUNS:
-        count = f"{len(sources)} run was given" if len(sources) == 1 else f"{len(sources)} runs were given"
-        fix = "use two or more" if len(sources) < 2 else f"use at most {MOST_RUNS}"
-        raise Problems(Problem("compare", count, fix))
-    return sources
 
 
 def _find_sources(name: str, root: Path) -> list[LogOrRun]:
@@ -287,7 +278,7 @@ def _test_settings(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
     at = {run.name: validation for run, validation in zip(runs, validations, strict=True)}
     metric, remarks = validations[0].name, list[str]()
     scores = {
-        letter: [RunScores(at[run.name].value, prompt_scores(run, at[run.name].step)) for run in side]
+        letter: [RunScores(at[run.name].value, prompt_scores(run, at[run.name])) for run in side]
         for letter, side in sides.items()
     }
     (first, base), *others = scores.items()
@@ -311,42 +302,37 @@ def _test_pair(one: NamedRun, other: NamedRun) -> tuple[list[ScoreTest], list[st
     return tests, [f"{other[0]} - {one[0]}: {note}" for note in notes]
 
 
-def _test_validations(
-    one: tuple[str, RunRecord], other: tuple[str, RunRecord], a: HeldOut, b: HeldOut
-) -> tuple[list[ScoreTest], list[str]]:
-    """The tests of two validations: one of all items and, where they are paired, one of each source; and remarks."""
-    remarks, test = list[str](), partial(ScoreTest, one[0], other[0], steps=(a.step, b.step), metric=a.name)
-    prompts = max((record.loaded.val_rows if record.loaded else 0) for _, record in (one, other))
-    is_loss = better(a.name) == "down"
-    items = common_items(one[1], a.step, other[1], b.step)
-    pairs = [] if is_loss else items.scores()
-    if not pairs or len(pairs) < ENOUGH * prompts:
-        remarks.append(
-            f"the test is not paired, as the {label(a.name)} of single prompts is not logged"
-            if is_loss
-            else _why_unpaired(len(pairs), min(items.logged), prompts)
-        )
-        return [test("", found=compare_unpaired(a, b))], remarks
-    if len(pairs) < max(items.logged):
-        remarks.append(f"{max(items.logged) - len(pairs)} prompts lack a score in one of the runs and are left out")
-    if not (items.means or a.name.endswith("@1")):
-        remarks.append(f"paired scores are those of the first answer to each prompt; the runs report {a.name}")
-    sources = items.sources[:MOST_SOURCES] if len(items.sources) > 1 else []
-    return [test(source, found=_compare_pairs(items.scores(source))) for source in ("", *sources)], remarks
+def _test_validations(one: NamedRun, other: NamedRun, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
+    """The tests of two validations: one of all prompts and, where they are paired, one of each source; and remarks."""
+    test = partial(ScoreTest, one[0], other[0], steps=(a.step, b.step), metric=a.name)
+    scores = prompt_scores(one[1], a), prompt_scores(other[1], b)
+    pairs, logged = pairs_of(*scores), max(map(len, scores))
+    if not pairs or len(pairs) < ENOUGH * logged:
+        why = f"only {len(pairs)} held-out prompts have a {label(a.name)} of their own in both logs"
+        return [test("", found=compare_unpaired(a, b))], [f"the test is not paired, as {why}"]
+    left_out = logged - len(pairs)
+    remarks = [f"{left_out} prompts lack a score in one of the runs and are left out"] if left_out else []
+    sources = sorted({source for source, _, _ in pairs})[:MOST_SOURCES]
+    tests = [test("", found=_compare_pairs(pairs))]
+    if len(sources) > 1:
+        by_source = {source: [pair for pair in pairs if pair[0] == source] for source in sources}
+        tests += [test(source, found=_compare_pairs(of_source)) for source, of_source in by_source.items()]
+    return tests, remarks
 
 
-def _why_unpaired(pairs: int, logged: int, prompts: int) -> str:
-    """Why the test is not paired; `logged` is the number of answers in the log that has fewer."""
-    if logged >= max(ENOUGH * prompts, 1):
-        why = f"only {pairs} of {prompts} held-out prompts are the same in both runs and have a score"
-        return f"the test is not paired, as {why}"
-    why = f"the logs of both runs have answers to only {pairs} of {prompts} held-out prompts"
-    fix = f"trainer.log_val_generations={max(prompts, 1)} in both runs makes a paired test"
-    return f"the test is not paired, as {why}; {fix}, which finds smaller differences"
+def prompt_scores(record: RunRecord, at: HeldOut) -> dict[PromptKey, float]:
+    """The mean score, or the loss, of each prompt in a validation; empty where they are not logged."""
+    metric = "loss" if at.name == "val/loss" else "score"
+    kept = (record.results.loss if metric == "loss" else record.results.score).rows
+    events: Iterable[HeldOutScores] = kept.get(at.step, ())
+    if kept and not events:
+        scores = (event for event in record.events() if isinstance(event, HeldOutScores))
+        events = (event for event in scores if (event.step, event.metric) == (at.step, metric))
+    return by_prompt(events)
 
 
-def _compare_pairs(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
-    return compare_paired([one for one, _ in pairs], [other for _, other in pairs])
+def _compare_pairs(pairs: Sequence[tuple[str, float, float]]) -> ScoreDifference:
+    return compare_paired([one for _, one, _ in pairs], [other for _, _, other in pairs])
 
 
 def common_validations(runs: Sequence[RunRecord]) -> list[HeldOut]:
@@ -372,8 +358,8 @@ def _results(sides: Sides) -> Iterator[tuple[str, ...]]:
         "held out, last": lambda record: _held_out_text(record.state.last),
         "held out, best": lambda record: _held_out_text(record.state.best),
         "held out, first": lambda record: _held_out_text(record.state.first),
-        "training score, last steps": _training_scores([run for side in sides.values() for run in side]),
-        "duration": lambda record: clock(record.active_s),
+        "training score, last steps": _training_score,
+        "duration": lambda record: clock(record.state.elapsed_s),
         "seconds per step": lambda record: f"{record.step_seconds:.3g}" if record.step_seconds else ABSENT,
         "tokens": lambda record: f"{record.tokens:,.0f}" if record.tokens else ABSENT,
         "restarts": lambda record: str(record.state.restarts),
@@ -383,15 +369,9 @@ def _results(sides: Sides) -> Iterator[tuple[str, ...]]:
         yield name, *(_joined(map(text, side)) for side in sides.values())
 
 
-def _training_scores(records: Sequence[RunRecord]) -> Callable[[RunRecord], str]:
-    """A text of each run's score, with its name where the runs measure different things, which cannot be compared."""
-    mixed = len({found[0] for record in records if (found := score_trace(record))}) > 1
-
-    def text(record: RunRecord) -> str:
-        found = score_trace(record)
-        return ABSENT if found is None else f"{label(found[0]) + ' ' if mixed else ''}{compact(found[1].late())}"
-
-    return text
+def _training_score(record: RunRecord) -> str:
+    found = score_trace(record)
+    return f"{label(found[0])} {compact(found[1].late())}" if found else ABSENT
 
 
 def _held_out_text(measured: HeldOut | None) -> str:
@@ -414,8 +394,6 @@ def _plot(title: str, lines: list[Line]) -> Iterator[tuple[str, Markup]]:
         yield title, svg
 
 
-def write_comparison(found: Comparison, out: Path) -> Path:
-    """The page. Raises `OSError`."""
-    page = out.with_suffix(".html")
-    write_atomic(page, render("compare.html.j2", c=found))
-    return page
+def write_comparison(found: Comparison, out: Path) -> None:
+    """Write the page. Raises `OSError`."""
+    write_atomic(out, render("compare.html.j2", c=found))

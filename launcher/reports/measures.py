@@ -80,17 +80,17 @@ def stability(record: RunRecord) -> list[StabilityRow]:
 def efficiency(record: RunRecord) -> list[ReportRow]:
     """Time, speed and memory."""
     return [row for row in (
-        _duration(record), _steps(record), _pace(record), _tokens(record), _lost(record), _gpu_use(record),
-        _gpu_memory(record), _memory(record),
+        _duration(record), _steps(record), _pace(record), _tokens(record), _gpu_use(record), _gpu_memory(record),
     ) if row]  # fmt: skip
 
 
 def _duration(record: RunRecord) -> ReportRow:
-    figure, steps_s = f"{clock(record.active_s)} ({record.active_s / 3600:.3g} h)", sum(record.step_times)
-    if not steps_s or not record.active_s:
+    duration, steps_s = record.state.elapsed_s, sum(record.step_times)
+    figure = f"{clock(duration)} ({duration / 3600:.3g} h)"
+    if not steps_s or not duration:
         return ReportRow("duration", "not measured", figure)
     # a step's own clock leaves out loading, validations, checkpoints and restarts
-    note = f"{min(steps_s / record.active_s, 1.0):.0%} of it in steps; the rest loads, validates, saves and restarts"
+    note = f"{min(steps_s / duration, 1.0):.0%} of it in steps; the rest loads, validates, saves and restarts"
     return ReportRow("duration", "no bound", figure, note)
 
 
@@ -122,19 +122,9 @@ def _tokens(record: RunRecord) -> ReportRow | None:
     return ReportRow("tokens per second", "no bound", f"{speed:,.0f}", note)
 
 
-def _lost(record: RunRecord) -> ReportRow:
-    lost = sum(gap.lost_s for gap in record.gaps) + record.stalled_s
-    paused, restarts = sum(gap.paused_s for gap in record.gaps), record.state.restarts
-    parts = [f"{lost / record.active_s if record.active_s else 0.0:.0%} of the duration"]
-    parts += [f"{record.stalls} stalls"] if record.stalls else []
-    parts += [f"{clock(paused)} paused besides"] if paused else []
-    figure = f"{restarts} restart{'s' * (restarts != 1)}, {clock(lost)} lost"
-    return ReportRow("restarts", "no bound", figure, "; ".join(parts))
-
-
 def _gpu_use(record: RunRecord) -> ReportRow:
-    busy = record.used.gpu_busy
-    if busy is None:
+    busy = record.gpu_busy.mean
+    if math.isnan(busy):
         return ReportRow("GPU use", "not measured", "", "no GPU, or no Usage event: cluster.usage_s")
     note = "well used" if busy > BUSY else "moderate"
     if busy < IDLE:
@@ -143,28 +133,17 @@ def _gpu_use(record: RunRecord) -> ReportRow:
 
 
 def _gpu_memory(record: RunRecord) -> ReportRow:
-    share, used = record.used.gpu_share, record.used
     tensors = _largest(record, "perf/max_memory_allocated_gb")
     at_most = "" if tensors is None else f"tensors at most {tensors:.3g} GiB"
-    if share is None or used.gpu_peak_bytes is None or used.gpu_total_bytes is None:
+    if record.gpu_memory is None:
         return ReportRow("GPU memory", "not measured", at_most, "no Usage event with GPU memory")
-    peak = f"peak {used.gpu_peak_bytes / 2**30:.3g} of {used.gpu_total_bytes / 2**30:.3g} GiB ({share:.0%})"
+    share, in_use, total = record.gpu_memory
+    peak = f"peak {in_use / 2**30:.3g} of {total / 2**30:.3g} GiB ({share:.0%})"
     note = "near its limit" if share > NEAR else ""
     if share >= FULL:
         note = "use a smaller trainer.micro_batch_size_per_gpu"
     figure = "; ".join(filter(None, (peak, at_most)))
     return ReportRow("GPU memory", "fail" if share >= FULL else "pass", figure, note)
-
-
-def _memory(record: RunRecord) -> ReportRow | None:
-    own_gib, used = _largest(record, "perf/cpu_memory_used_gb"), record.used
-    note = "" if own_gib is None else f"{own_gib:.3g} GiB in one process"
-    if not used.memory_peak_bytes:
-        return ReportRow("CPU memory", "no bound", note) if note else None
-    peak = max(used.memory_peak_bytes, (own_gib or 0.0) * 2**30)  # usage is a sample now and then: it may miss the peak
-    share = peak / used.machine_total_bytes if used.machine_total_bytes else 0.0
-    figure = f"peak {peak / 2**30:.3g} of {used.machine_total_bytes / 2**30:.3g} GiB ({share:.0%})"
-    return ReportRow("CPU memory", "fail" if share > FULL else "pass", figure, note)
 
 
 def _largest(record: RunRecord, name: str) -> float | None:

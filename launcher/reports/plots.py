@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from launcher.core.metrics import HeldOut
 from launcher.reports.render import render
-from launcher.views.trace import Trace
+from launcher.views.trace import BUCKETS, Trace
 
 WIDTH, HEIGHT = 400, 210
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 10, 24
@@ -52,7 +52,9 @@ def line_of(name: str, trace: Trace) -> Line:
     return Line(name, [(bucket.step, bucket.mean) for bucket in buckets], bounds)
 
 
-def line_of_validations(name: str, measured: Sequence[HeldOut]) -> Line:
+def line_of_validations(name: str, validations: Sequence[HeldOut]) -> Line:
+    """A line through at most BUCKETS validations, evenly chosen, and the last."""
+    measured = [*validations[: -1 : len(validations) // BUCKETS + 1], *validations[-1:]]
     bounds = [(each.step, each.low, each.high) for each in measured if each.low is not None and each.high is not None]
     return Line(name, [(each.step, each.value) for each in measured], bounds, intervals=True)
 

@@ -1,4 +1,4 @@
-"""The templates of this folder. Every value printed into a page or into Markdown is escaped."""
+"""The templates of this folder. Every value printed into a page is escaped."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ from launcher.reports import text
 
 
 def render(template: str, **values: Any) -> str:
-    """Markdown from a template that ends with .md.j2; HTML from any other template."""
-    environment = _environment(html=not template.endswith(".md.j2"))
-    return environment.get_template(template).render(version=__version__, **values)
+    """HTML from a template."""
+    return _environment().get_template(template).render(version=__version__, **values)
 
 
 @cache
-def _environment(html: bool) -> Environment:
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=html,
+        autoescape=True,
         undefined=StrictUndefined,
-        finalize=text.for_page if html else text.for_markdown,
-        trim_blocks=False,
+        finalize=text.for_page,
         keep_trailing_newline=True,
     )
     environment.filters |= {
         "num": number, "percent": lambda share: f"{share:.0%}", "clock": clock, "cut": text.cut, "line": text.one_line,
-        "fenced": text.fenced, "ours": text.Plain,
     }  # fmt: skip
     return environment
 

@@ -1,9 +1,8 @@
-"""The report of one run: what `rlrun report` writes into its folder, as a page and as Markdown."""
+"""The report of one run: the page that `rlrun report` writes into its folder."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from launcher.core.metrics import metric as metric_entry
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.monitor.console import clock, date
-from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups, reward_of
+from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups
 from launcher.reports.goal import Goal, GoalResult, judge_goal
 from launcher.reports.measures import (
     PartRow,
@@ -39,22 +38,13 @@ from launcher.views.trace import Trace
 MOST_SOURCES, MOST_SETTINGS, MOST_PACKAGES = 60, 300, 250
 
 
-@dataclass(frozen=True)
-class PlotFigure:
-    """A curve of the page, and its figures for Markdown."""
-
-    title: str
-    note: str
-    svg: Markup
-    early: float
-    late: float
-    low: float
-    high: float
+PlotFigure = tuple[str, str, Markup]
+"""Title of a curve, a note on it, and the curve."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What both templates show."""
+    """What the page shows."""
 
     record: RunRecord
     intro: str
@@ -69,7 +59,6 @@ class Report:
     sources: list[HeldOut]
     errors: list[ErrorGroup]
     low_count: int
-    rule_note: str
     samples: list[Sample]
     lock: list[tuple[str, str]]
     settings: list[tuple[str, str]]
@@ -118,27 +107,21 @@ def make_report(record: RunRecord, goal: Goal | None = None) -> Report:
         sources=_source_scores(record),
         errors=low_groups[:GROUPS],
         low_count=sum(group.count for group in low_groups),
-        rule_note=_rule_note(record),
         samples=drawn(record.samples),
         lock=list(_lock_rows(record.lock)),
         settings=list(_setting_rows(record.settings)),
     )
 
 
-def write_report(report: Report, out: Path, forms: Sequence[str] = ("html", "md")) -> list[Path]:
-    """The page and the Markdown beside it, or one of both; `out` names either. Raises `OSError`."""
-    files = {form: out.with_suffix(f".{form}") for form in forms}
-    for form, file in files.items():
-        write_atomic(file, render(f"report.{form}.j2", r=report))
-    return list(files.values())
+def write_report(report: Report, out: Path) -> None:
+    """Write the page. Raises `OSError`."""
+    write_atomic(out, render("report.html.j2", r=report))
 
 
 def check_output(out: Path) -> None:
     """Raises `Problems` where a file of that name cannot be written, before anything is read."""
-    if out.suffix not in (".html", ".md"):
-        raise Problems(
-            Problem("--out", f"{out.name} is neither a page nor Markdown", "use a name that ends with .html")
-        )
+    if out.suffix != ".html":
+        raise Problems(Problem("--out", f"{out.name} is no page", "use a name that ends with .html"))
     if not out.parent.is_dir():
         raise Problems(Problem("--out", f"{out.parent} is not a folder", "use a folder that exists", "not-found"))
 
@@ -166,7 +149,9 @@ def _fact_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     state, final = record.state, record.final
     yield "status", status_word(state)
     yield "steps", f"{state.step} of {state.steps or '?'}"
-    yield "duration", clock(record.active_s)
+    yield "duration", clock(state.elapsed_s)
+    if state.restarts:
+        yield "restarts", str(state.restarts)
     if final:
         yield f"held out, {label(final.name)}"[:60], final.shown
     if state.best and final and better_than(state.best, final):
@@ -181,12 +166,9 @@ def _plot_figures(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]
         name = record.validations[-1].name
         shown = [validation for validation in record.validations if validation.name == name]
         target = judged.goal.value if judged.goal and judged.measured and judged.measured.name == name else None
-        values = [validation.value for validation in shown]
         note = "; bars: 95 % intervals" + ("" if target is None else "; dashed: the goal")
         svg = plot([line_of_validations(name, shown)], f"held-out {name} over steps", target)
-        yield PlotFigure(
-            "held-out score", one_line(name, 120) + note, svg, values[0], values[-1], min(values), max(values)
-        )
+        yield "held-out score", one_line(name, 120) + note, svg
     for names in shown_in("curve"):
         if (named_trace := record.trace(*names)) and named_trace[1].count > 1:
             yield _curve_figure(*named_trace)
@@ -196,11 +178,9 @@ def _curve_figure(name: str, trace: Trace) -> PlotFigure:
     entry = metric_entry(name)
     unit = f", {entry.unit}" if entry and entry.unit else ""
     meaning = f": {entry.meaning}{unit}" if entry else ""
-    early, late = trace.ends()
-    early, late = (trace.mean if math.isnan(value) else value for value in (early, late))
     svg = plot([line_of(name, trace)], f"{name} over steps")
     note = f"; {trace.not_finite} values are not finite" if trace.not_finite else ""
-    return PlotFigure(label(name), f"{name}{meaning}{note}", svg, early, late, trace.low, trace.high)
+    return label(name), f"{name}{meaning}{note}", svg
 
 
 def _source_scores(record: RunRecord) -> list[HeldOut]:
@@ -208,13 +188,6 @@ def _source_scores(record: RunRecord) -> list[HeldOut]:
     step = record.final.step if record.final else 0
     metrics = record.last_validation
     return [HeldOut(step, name, metrics[name], *(interval_of(name, metrics) or ())) for name in names]
-
-
-def _rule_note(record: RunRecord) -> str:
-    reward = reward_of(record.settings)
-    if reward is None:
-        return "What an answer is, is the whole response: the reward's rule is not known here."
-    return f"What an answer is, is found by the rule of reward {type(reward).__name__}."
 
 
 def _lock_rows(lock: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,18 +1,14 @@
-"""Untrusted text of logs and answers on its way into a page or into Markdown."""
+"""Untrusted text of logs and answers on its way into a page."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from markupsafe import Markup
 
 from launcher.core.redaction import MARK, is_secret_name, printable
 
-_SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~&$@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|^[-+=](?=\s|$))")
-_NUMBERED = re.compile(r"^([0-9]+)([.)])(?=\s|$)")  # would begin a numbered list
 LAYOUT = "\n\t"
-_FENCE = re.compile(r"`{3,}")
 
 
 def cut(text: object, most: int) -> str:
@@ -35,26 +31,7 @@ def setting_text(name: str, value: Any, most: int = 200) -> str:
     return one_line("null" if value is None else value if isinstance(value, str) else repr(value), most)
 
 
-class Plain(str):
-    """Trusted Markdown, which is not escaped."""
-
-
 def for_page(value: Any) -> Any:
     """A value that a template prints into HTML, before it is escaped: texts without secrets and control characters."""
     plain = value is None or isinstance(value, Markup) or not isinstance(value, str)
     return value if plain else printable(value, LAYOUT)
-
-
-def for_markdown(value: Any) -> Any:
-    """A value that a template prints into Markdown: text on one line, with every mark escaped."""
-    if isinstance(value, Plain) or not isinstance(value, str):
-        return value
-    return _NUMBERED.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", one_line(value, 600)))
-
-
-def fenced(text: object, most: int = 3_000) -> Plain:
-    """A code block of `text`, in a fence longer than any in the text."""
-    shown = cut(text, most)
-    longest = max((len(found) for found in _FENCE.findall(shown)), default=2)
-    fence = "`" * max(longest + 1, 3)
-    return Plain(f"{fence}text\n{shown}\n{fence}")

@@ -12,26 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from yaml import YAMLError
 
 from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.events import (
-    GOES_BACK,
     Alert,
     Event,
-    HeldOutScores,
     Loaded,
-    LogReader,
     Restarted,
     Resumed,
     Sample,
     Started,
     Step,
     Usage,
-    WentOn,
     events_of,
     is_damage,
 )
@@ -43,7 +38,7 @@ from launcher.core.state import RunState
 from launcher.core.verdict import RunVerdict
 from launcher.health.held_out import EndFacts, HeldOutResults, judge_end
 from launcher.runs import store
-from launcher.runs.folder import Attempt, Folder, read_attempts
+from launcher.runs.folder import Folder
 from launcher.views.log_state import LogState
 from launcher.views.read import LogOrRun
 from launcher.views.trace import Trace
@@ -51,64 +46,7 @@ from launcher.views.trace import Trace
 METRICS = 400  # most metric names whose curves are kept
 ALERTS = 100  # most findings that are kept: the first 50 and the latest 50
 KEPT_SAMPLES = 20_000  # most answers kept of one validation
-VALIDATIONS = 200  # most validations that are kept; above, the middle ones are thinned out by half
 TEXT = 20_000  # characters of an answer that are kept
-Kept = TypeVar("Kept", Sample, HeldOutScores)
-
-
-@dataclass
-class Used:
-    """What a run's processes used, over all their `Usage` events."""
-
-    measured: int = 0
-    gpu_percent: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Sum and number of the measured percentages."""
-    gpu_peak_bytes: int | None = None
-    gpu_total_bytes: int | None = None
-    """Of the GPU that had the highest share in use."""
-    memory_peak_bytes: int = 0
-    """Largest sum over the processes of one machine."""
-    machine_total_bytes: int = 0
-    _memory_by_host: dict[str, dict[int, int]] = field(default_factory=dict)
-
-    def add(self, event: Usage) -> None:
-        self.measured += 1
-        if event.gpu_percent is not None:
-            self.gpu_percent = [self.gpu_percent[0] + event.gpu_percent, self.gpu_percent[1] + 1]
-        if event.gpu_memory_bytes is not None and event.gpu_memory_total_bytes:
-            share = event.gpu_memory_bytes / event.gpu_memory_total_bytes
-            if share > (self.gpu_share or 0.0):
-                self.gpu_peak_bytes, self.gpu_total_bytes = event.gpu_memory_bytes, event.gpu_memory_total_bytes
-        ranks = self._memory_by_host.setdefault(event.host, {})
-        ranks[event.rank] = event.memory_bytes or 0
-        if sum(ranks.values()) > self.memory_peak_bytes:
-            self.memory_peak_bytes = sum(ranks.values())
-            self.machine_total_bytes = event.machine_memory_total_bytes or 0
-
-    @property
-    def gpu_share(self) -> float | None:
-        """Peak memory in use on a GPU, of all that it has."""
-        if self.gpu_peak_bytes is None or not self.gpu_total_bytes:
-            return None
-        return self.gpu_peak_bytes / self.gpu_total_bytes
-
-    @property
-    def gpu_busy(self) -> float | None:
-        """Mean percentage of the time in which a GPU was busy."""
-        total, count = self.gpu_percent
-        return total / count if count else None
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Time between two steps in which the run was not training: it restarted, or a person resumed it."""
-
-    step: int
-    why: str
-    lost_s: float
-    """Time of steps that were undone and repeated, and of restarting."""
-    paused_s: float
-    """Time between the end of an attempt and its resumption by a person."""
 
 
 @dataclass
@@ -124,7 +62,6 @@ class RunRecord:
     unread: list[str] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     lock: Mapping[str, Any] = field(default_factory=dict)
-    attempts: list[Attempt] = field(default_factory=list)
     processes: int = 0
     loaded: Loaded | None = None
     traces: dict[str, Trace] = field(default_factory=dict)
@@ -136,24 +73,16 @@ class RunRecord:
     """All metrics of held-out data, each as it was measured last."""
     samples: list[Sample] = field(default_factory=list)
     """Of the last validation."""
-    sample_steps: list[int] = field(default_factory=list)
-    """Steps at which answers were logged, in order."""
-    first_samples: list[Sample] = field(default_factory=list)
-    scores: list[HeldOutScores] = field(default_factory=list)
-    """Scores per prompt of the last validation, one event for each data source."""
-    first_scores: list[HeldOutScores] = field(default_factory=list)
     results: HeldOutResults = field(default_factory=HeldOutResults)
     alerts: list[Alert] = field(default_factory=list)
     alert_count: int = 0
     damaged: int = 0
-    used: Used = field(default_factory=Used)
-    gaps: list[Gap] = field(default_factory=list)
-    stalled_s: float = 0.0
-    stalls: int = 0
-    last_heard: Callable[[int], float | None] = lambda attempt: None
-    """When an attempt wrote its last event, where its end is not recorded."""
+    gpu_busy: Trace = field(default_factory=Trace)
+    """Percent of the time in which a GPU computed."""
+    gpu_memory: tuple[float, int, int] | None = None
+    """Of the fullest GPU the share in use, the bytes in use, and all it has."""
     _last_at: float | None = None
-    _went_back: Restarted | Resumed | None = None
+    """When the last step of this attempt ended, or its first could begin."""
 
     @property
     def name(self) -> str:
@@ -169,11 +98,6 @@ class RunRecord:
         """Median time of a step."""
         times = sorted(self.step_times)
         return times[len(times) // 2] if times else None
-
-    @property
-    def active_s(self) -> float:
-        """Time from its start to its last event, less the time for which it was paused."""
-        return max(self.state.elapsed_s + self.state.paused_s - sum(gap.paused_s for gap in self.gaps), 0.0)
 
     @cached_property
     def verdict(self) -> RunVerdict:
@@ -192,13 +116,12 @@ class RunRecord:
             case Step():
                 self._add_step(event)
             case Sample():
-                if self.sample_steps[-1:] != [event.step]:
-                    self.sample_steps.append(event.step)
-                _keep_first_and_last(_shortened(event), self.first_samples, self.samples)
-            case HeldOutScores(metric="score"):
-                _keep_first_and_last(event, self.first_scores, self.scores)
+                if self.samples and self.samples[0].step != event.step:
+                    self.samples.clear()
+                if len(self.samples) < KEPT_SAMPLES:
+                    self.samples.append(_shortened(event))
             case Usage():
-                self.used.add(event)
+                self._add_usage(event)
             case Alert() if is_damage(event):
                 self.damaged += 1
             case Alert():
@@ -212,10 +135,8 @@ class RunRecord:
             case Loaded():
                 self.loaded = event
                 self._last_at = event.at
-            case WentOn(after_s=after_s):
-                self.stalled_s, self.stalls = self.stalled_s + after_s, self.stalls + 1
-        if isinstance(event, GOES_BACK):
-            self._went_back = event
+            case Restarted() | Resumed():
+                self._last_at = None
 
     def _add_step(self, event: Step) -> None:
         event = replace(event, metrics=ties_as_half(event.metrics))
@@ -228,49 +149,23 @@ class RunRecord:
         if held_out_metrics := validation(event.metrics):
             self.last_validation = {**self.last_validation, **held_out_metrics}
             if score := held_out(event.step, held_out_metrics):
-                self._add_validation(score)
+                self.validations.append(score)
         self._add_step_time(event)
 
-    def _add_validation(self, score: HeldOut) -> None:
-        self.validations.append(score)
-        if len(self.validations) <= VALIDATIONS:
-            return
-        first, *middle, last = self.validations
-        parts = (middle[start : start + 4] for start in range(0, len(middle), 4))
-        by_value = attrgetter("value")
-        pairs = ({min(part, key=by_value), max(part, key=by_value)} for part in parts)  # so no extreme is lost
-        thinned = [each for pair in pairs for each in sorted(pair, key=lambda each: each.step)]
-        self.validations = [first, *thinned, last]
+    def _add_usage(self, event: Usage) -> None:
+        if event.gpu_percent is not None:
+            self.gpu_busy.add(0, event.gpu_percent)
+        if event.gpu_memory_bytes is not None and (total := event.gpu_memory_total_bytes):
+            in_use = event.gpu_memory_bytes / total, event.gpu_memory_bytes, total
+            self.gpu_memory = max(self.gpu_memory or in_use, in_use)
 
     def _add_step_time(self, event: Step) -> None:
         seconds = event.metrics.get("timing_s/step", math.nan)
-        elapsed = None if self._last_at is None else event.at - self._last_at
-        if self._went_back:
-            self._add_gap(self._went_back, elapsed or 0.0)
-        elif not math.isfinite(seconds) and event.step > 0 and elapsed is not None and elapsed >= 0:
-            seconds = elapsed
+        if not math.isfinite(seconds) and self._last_at is not None:
+            seconds = event.at - self._last_at
         if math.isfinite(seconds) and seconds >= 0 and event.step > 0:
             self.step_times.append(seconds)
-        self._last_at, self._went_back = event.at, None
-
-    def _add_gap(self, back: Restarted | Resumed, since: float) -> None:
-        """Record a gap; `since` is the time from the last step before going back to the first step after it."""
-        previous = [attempt for attempt in self.attempts if attempt.name == f"attempt_{back.attempt - 1}"]
-        ended = previous[0].ended if previous else None
-        ended_at = ended.at if ended else self.last_heard(back.attempt - 1) or back.at
-        paused = max(back.at - ended_at, 0.0) if isinstance(back, Resumed) else 0.0
-        usual = self.step_seconds or 0.0
-        why = back.why if isinstance(back, Restarted) else "resumed by a person"
-        self.gaps.append(Gap(back.step, why, max(since - paused - usual, 0.0), min(paused, max(since, 0.0))))
-
-
-def _keep_first_and_last(event: Kept, first: list[Kept], last: list[Kept]) -> None:
-    """Add an event to `first`, if it is of the same step as those in it, and to `last`, which holds the latest step."""
-    if last and last[0].step != event.step:
-        last.clear()
-    for samples in (first, last):
-        if (not samples or samples[0].step == event.step) and len(samples) < KEPT_SAMPLES:
-            samples.append(event)
+        self._last_at = event.at
 
 
 def _shortened(sample: Sample) -> Sample:
@@ -285,18 +180,8 @@ def _shortened(sample: Sample) -> Sample:
 
 def read_record(folder: Folder) -> RunRecord:
     """The run as it is now."""
-    heard_last: dict[int, float] | None = None
-
-    def last_heard(attempt: int) -> float | None:
-        """When an attempt wrote its last event, undone ones too: a killed launcher leaves no other end."""
-        nonlocal heard_last
-        if heard_last is None:
-            log = LogReader(folder.events).new()
-            heard_last = {logged.attempt: logged.event.at for logged in log if not is_damage(logged.event)}
-        return heard_last.get(attempt)
-
     events = partial(events_of, folder.events)
-    record = RunRecord(folder, store.see(folder).state, events, attempts=read_attempts(folder), last_heard=last_heard)
+    record = RunRecord(folder, store.see(folder).state, events)
     record.settings = _read_settings_file(record, "spec.yaml", parse_yaml)
     record.lock = {} if folder.is_logged else _read_settings_file(record, "lock.json", parse_json)
     for event in events():

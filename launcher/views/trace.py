@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-BUCKETS = 240
-"""Most buckets of a finished curve; while values are added, there are up to twice as many."""
+BUCKETS = 480
+"""Most buckets of a curve; before one more is added, pairs of them are merged."""
 LARGEST = 1e150  # values are clipped to it, as sums and differences of larger ones may overflow
 
 
@@ -81,12 +81,12 @@ class Trace:
         if not self.buckets or self.buckets[-1].count + self.buckets[-1].lost >= self.stride:
             self.buckets.append(Bucket(step, step))
         self.buckets[-1].add(step, value)
-        if len(self.buckets) > 2 * BUCKETS:
+        if len(self.buckets) > BUCKETS:
             self._merge_pairs()
 
     def _merge_pairs(self) -> None:
         pairs = zip(self.buckets[::2], [*self.buckets[1::2], None], strict=False)
-        self.buckets = [bucket.merge(following) if following else replace(bucket) for bucket, following in pairs]
+        self.buckets = [bucket.merge(following) if following else bucket for bucket, following in pairs]
         self.stride *= 2
 
     @property
@@ -122,11 +122,8 @@ class Trace:
         return [(bucket.step, bucket.mean) for bucket in self.buckets]
 
     def shown(self) -> list[Bucket]:
-        """At most BUCKETS buckets, each with a finite value, for a plot."""
-        halved = replace(self, buckets=list(self.buckets))
-        if len(self.buckets) > BUCKETS:
-            halved._merge_pairs()
-        return [bucket for bucket in halved.buckets if bucket.count]
+        """The buckets that have a finite value, for a plot."""
+        return [bucket for bucket in self.buckets if bucket.count]
 
     def ends(self, values: int = 10) -> tuple[float, float]:
         """Means of about `values` first and last values, of at most half of all each; NaN without any."""

@@ -1,4 +1,4 @@
-"""A run in a YAML file: by hand, and as `plan --yaml` and spec.yaml have it."""
+"""A run in a YAML file: by hand, and as spec.yaml has it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_it_goes_on_by_itself_until_it_is_stopped(rlrun: Any, small_sft: list[st
 SFT = ["algorithm=sft", "model=tiny", "data=reverse"]
 REFUSED = [
     (["-d", *SFT, "data.train_batch_size=7000"], "✗ data.train_batch_size: got 7000"),
-    (["-d", "--dry-run", "algorithm=sft"], "✗ --dry-run: starts nothing that could be detached; leave out -d"),
+    (["--resume", "r", "--dry-run"], "✗ --dry-run: is for a new run; leave it out"),
     (["-d", "-m", *SFT, "seed=0,1", "optim.lr=x"], "✗ optim.lr"),
     (["-m", *SFT, "optim.lr=1e-2,fast"], "✗ optim.lr=fast: optim.lr: got 'fast'; use a number"),
     (["-m", *SFT, "seed=0,1", "--resume", "none"], "✗ --resume: no sweep 'none' in runs; use -m alone to start one"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,9 @@ NAMES = ("one", "two", "three", "four", "five", "few")
 def pair(make_run: Any, logged: Any) -> Any:
     """Makes a run whose answers at `step` have these scores."""
 
-    def make(name: str, scores: list[float], step: int = 10, rows: int | None = None, **texts: Any) -> Folder:
-        known = [score for score in scores if math.isfinite(score)]
-        right = round(sum(known))
-        events = [*logged.begin(rows=rows or len(scores)), *logged.answers(step, scores, **texts),
+    def make(name: str, scores: list[float], step: int = 10) -> Folder:
+        right = round(sum(score for score in scores if math.isfinite(score)))
+        events = [*logged.begin(rows=len(scores)), *logged.scores(step, scores),
                   logged.validated(step, right, len(scores), **{"critic/score/mean": right / len(scores)})]  # fmt: skip
         return make_run(events, name, SPEC.format(kl=NAMES.index(name) / 10, name=name))  # type: ignore[no-any-return]
 
@@ -99,15 +99,12 @@ def test_other_scores_are_tested_by_their_differences(pair: Any) -> None:
     assert found.tests[0].found.method == "paired t test" and found.tests[0].differs
 
 
-def test_few_logged_answers_are_not_taken_for_all(pair: Any) -> None:
-    """4 of 200 answers were logged: the intervals of all are compared, and that is said."""
-    found = compare(pair("one", [0.0] * 4, rows=200), pair("two", [1.0] * 4, rows=200))
+def test_few_prompts_in_common_are_not_taken_for_all(pair: Any) -> None:
+    """4 of 20 prompts have a score in both: the intervals of all are compared, and that is said."""
+    found = compare(pair("one", [0.0] * 4 + [math.nan] * 16), pair("two", [1.0] * 20))
     assert not found.tests[0].found.paired and "not paired: from two intervals" in found.tests[0].text
-    assert found.remarks == [
-        "B - A: the test is not paired, as the logs of both runs have answers to only 4 of 200 held-out prompts; "
-        "trainer.log_val_generations=200 in both runs makes a paired test, which finds smaller differences",
-        NO_EVIDENCE,
-    ]
+    why = "only 4 held-out prompts have a gsm8k of their own in both logs"
+    assert found.remarks == [f"B - A: the test is not paired, as {why}", NO_EVIDENCE]
 
 
 def test_scores_of_all_prompts_are_paired_where_few_answers_are_logged(make_run: Any, logged: Any) -> None:
@@ -174,7 +171,7 @@ def test_losses_have_no_interval_and_are_not_tested(make_run: Any, logged: Any) 
     ]
     found = compare(*runs)
     assert found.tests[0].p_adjusted is None and "not tested, as no interval is known" in found.tests[0].text
-    assert found.remarks[0] == "A2 - A1: the test is not paired, as the val loss of single prompts is not logged"
+    assert "only 0 held-out prompts have a val loss of their own in both logs" in found.remarks[0]
     assert "the standard deviation of their val loss is 0.35 (2 runs)" in found.remarks[1]
     assert json.loads(json.dumps(found.node))["tests"][0]["significant"] is False
 
@@ -191,15 +188,18 @@ def test_a_run_that_lacks_something(make_run: Any, logged: Any, tmp_path: Any, o
         assert any("its settings are left out" in note for note in found.notes) and len(found.tests) == 1
     else:
         assert found.tests == [] and "no held-out metric in common" in found.remarks[0]
-    assert "</html>" in write_comparison(found, tmp_path / "x.html").read_text()
+    write_comparison(found, tmp_path / "x.html")
+    assert "</html>" in (tmp_path / "x.html").read_text()
 
 
-def test_answers_to_other_prompts_are_no_reason_to_log_more(pair: Any) -> None:
-    one, two = pair("one", [1.0, 0.0] * 5), pair("two", [1.0, 0.0] * 5, prompt="another question")
-    remark = compare(one, two).remarks[0]
-    assert "only 0 of 10 held-out prompts are the same in both runs" in remark and "log_val_generations" not in remark
-    remark = compare(one, pair("few", [1.0, 0.0], rows=10)).remarks[0]
-    assert "only 2 of 10 held-out prompts; trainer.log_val_generations=10 in both runs makes a paired test" in remark
+def test_losses_are_compared_row_by_row_where_they_are_logged(make_run: Any, logged: Any) -> None:
+    runs = []
+    for name, losses in (("one", [1.0, 2.0] * 10), ("two", [0.9, 1.8] * 10)):
+        scores = [replace(event, metric="loss") for event in logged.scores(5, losses)]
+        runs.append(make_run([*logged.begin(), *scores, Step(at=9.0, step=5, metrics={"val/loss": 1.5})], name))
+    (test,) = compare(*runs).tests
+    assert (test.found.paired, test.found.items, test.differs) == (True, 20, True)
+    assert test.found.value == pytest.approx(-0.15)
 
 
 def seeds(make_run: Any, logged: Any, kl: float, rights: list[int], first: int = 0) -> list[Folder]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from launcher.core.events import Ended, Step
 from launcher.core.problems import Problems
 from launcher.reports.goal import Goal, GoalResult, judge_goal, parse_goal
-from launcher.reports.items import common_items
 from launcher.views.record import read_record
 
 
@@ -80,11 +78,3 @@ def test_without_a_validation_nothing_is_known(make_run: Any, logged: Any, event
         )
         assert found.outcome == "not measured"
         assert found.lines == (("there is no validation, so nothing is known of held-out data",) if goal else ())
-
-
-def test_equal_rows_are_paired_in_their_order(make_run: Any, logged: Any) -> None:
-    texts = {"prompt": "same", "ground_truth": "1"}
-    events = [*logged.answers(1, [1.0, 0.0, 1.0], **texts), *logged.answers(2, [0.0, 0.0, math.nan], **texts)]
-    record = read_record(make_run(events))
-    assert common_items(record, 1, record, 2).scores() == [(1.0, 0.0), (0.0, 0.0)]
-    assert common_items(record, 1, record, 3).scores() == [] == common_items(record, 3, record, 2).scores()

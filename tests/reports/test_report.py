@@ -10,30 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markdown_it import MarkdownIt
 
 from launcher.core.events import (
     Alert,
     Crashed,
     Ended,
     Event,
-    LoggedEvent,
-    Restarted,
     Resumed,
     Step,
     Usage,
-    WentOn,
     to_line,
 )
 from launcher.core.problems import Problems
-from launcher.reports.answers import drawn, error_groups, reward_of
+from launcher.reports.answers import drawn, error_groups
 from launcher.reports.goal import parse_goal
 from launcher.reports.measures import efficiency, reward_parts, stability
 from launcher.reports.report import Report, check_output, make_report, write_report
-from launcher.runs.folder import AttemptEnd
 from launcher.views.record import RunRecord, read_record
 
-LIMIT = 2_000_000  # bytes of a page
 HOSTILE = (
     "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m\u202e``` | [a](javascript:b) \ud800"
 )
@@ -65,9 +59,9 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def written(report: Report, folder: Path) -> tuple[str, str]:
-    page, text = write_report(report, folder / "out.html")
-    return page.read_text(), text.read_text()
+def written(report: Report, folder: Path) -> str:
+    write_report(report, folder / "out.html")
+    return (folder / "out.html").read_text()
 
 
 def step(number: int, **metrics: float) -> Step:
@@ -84,12 +78,12 @@ def test_a_real_run(trained: Any, look: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert ran.exit_code == 0, ran.stderr
     assert "Goal held-out score >= 0.9: not reached" in ran.stdout and "checklist: " in ran.stdout
     folder = trained.run("one")
-    page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    page = (folder / "report.html").read_text()
     assert Tags(page).tags.count("svg") >= 8
     assert not re.search(r"(?:src|href)=\"(?!data:)|@import|url\(|<script", page), "it asks for nothing"
     headings = "Checklist|Health findings|Curves|Stability|Efficiency|Reward parts|Samples|Lock|Settings"
     for heading in headings.split("|"):
-        assert f">{heading}</h2>" in page and f"## {heading}" in text
+        assert f">{heading}</h2>" in page
     assert "critic/score/exact/mean" in page and "train/core/reward/rule_based" in page  # S2-34
     assert "code.rlrun.commit" in page and "hardware.processor" in page and "torch==" in page
     assert "of 8 answers that were logged at step 12" in page
@@ -109,8 +103,7 @@ def test_what_cannot_be_done_is_a_problem(make_run: Any, look: Any, tmp_path: Pa
     ):
         ran = look("report", *words)
         assert ran.exit_code == 2 and problem in ran.stderr, ran.stderr
-    assert look("report", "one", "--out", "page.md").exit_code == 0
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["page.html", "page.md", "runs"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["runs"]
 
 
 # ---- what a folder may be
@@ -127,7 +120,7 @@ def test_a_folder_that_lacks_something(make_run: Any, logged: Any, tmp_path: Pat
         folder.events.unlink()
     if left == "a deep lock":
         folder.lock.write_text("[" * 10_000)
-    page, text = written(make_report(read_record(folder), parse_goal("0.5")), tmp_path)
+    page = written(make_report(read_record(folder), parse_goal("0.5")), tmp_path)
     Tags(page)
     named = {
         "nothing": "events.jsonl: there is none",
@@ -135,7 +128,7 @@ def test_a_folder_that_lacks_something(make_run: Any, logged: Any, tmp_path: Pat
         "a list": "spec.yaml: holds no settings",
     }
     assert named.get(left, "cannot be read") in page
-    assert ("not reached" if events else "not measured") in text
+    assert ("not reached" if events else "not measured") in page
 
 
 def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any, tmp_path: Path) -> None:
@@ -146,7 +139,7 @@ def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any,
         )
     record = read_record(folder)
     assert record.damaged == 3 and record.final and record.final.value == 0.8
-    page, _ = written(make_report(read_record(folder)), tmp_path)
+    page = written(make_report(read_record(folder)), tmp_path)
     assert (
         "events.jsonl: 3 damaged lines were left out" in page
         and "byte" not in page.partition("Health findings")[2][:300]
@@ -156,9 +149,9 @@ def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any,
 def test_a_failed_run_says_why(make_run: Any, logged: Any, tmp_path: Path) -> None:
     events = [*logged.begin(), step(1, pg_loss=0.1), Crashed(at=200.0, lines=("CUDA out of memory",), cause="error"),
               Ended(at=201.0, how="failed", why="rank 0: CUDA out of memory")]  # fmt: skip
-    page, text = written(make_report(read_record(make_run(events))), tmp_path)
+    page = written(make_report(read_record(make_run(events))), tmp_path)
     assert "the run failed: rank 0: CUDA out of memory" in page
-    assert "GRPO, failed at step 1 of 100" in text
+    assert "GRPO, failed at step 1 of 100" in page
 
 
 def test_a_link_in_the_place_of_the_page_is_replaced(make_run: Any, logged: Any, tmp_path: Path) -> None:
@@ -185,23 +178,21 @@ def test_hostile_text_stays_text(make_run: Any, logged: Any, tmp_path: Path) -> 
     folder = make_run(
         events, spec=f"a: {json.dumps(HOSTILE.replace(chr(0xD800), ''))}\nreward: {{_target_: os.system}}\n"
     )
-    page, text = written(make_report(read_record(folder)), tmp_path)
+    page = written(make_report(read_record(folder)), tmp_path)
     found = Tags(page)
     assert {"script", "img", "iframe", "a", "object"}.isdisjoint(found.tags)
     assert not [
         name for name, value in found.attributes if name.startswith("on") or (value or "").startswith("javascript")
     ]
-    assert "\x1b" not in page + text and "\u202e" not in page + text
-    rendered = Tags(MarkdownIt("commonmark").enable("table").render(text))
-    assert {"script", "img", "a"}.isdisjoint(rendered.tags) and rendered.tags.count("h1") == 1
+    assert "\x1b" not in page and "\u202e" not in page
 
 
 def test_secrets_are_hidden(make_run: Any, logged: Any, tmp_path: Path) -> None:
     token = "hf_" + "abcDEF0123456789" * 2
     spec = f"reward: {{api_key: plain-words-here, url: 'https://u:pw123456@host/x'}}\nnote: {token}\n"
     folder = make_run([*logged.begin(), *logged.answers(4, [0.0], response=token)], spec=spec)
-    for text in written(make_report(read_record(folder)), tmp_path):
-        assert token not in text and "plain-words" not in text and "pw123456" not in text and "secret" in text
+    page = written(make_report(read_record(folder)), tmp_path)
+    assert token not in page and "plain-words" not in page and "pw123456" not in page and "secret" in page
 
 
 # ---- figures of the guide
@@ -244,7 +235,6 @@ def test_the_cards_memory_and_its_use(make_run: Any, used: int, busy: float, mem
     assert f"peak {used} of 24 GiB" in rows["GPU memory"].figure and f"mean {busy:.0f} %" in rows["GPU use"].figure
     assert ("micro_batch_size" in rows["GPU memory"].note) == (memory == "fail")
     assert ("mixed_precision" in rows["GPU use"].note) == (use == "fail")
-    assert rows["CPU memory"].figure == "peak 4 of 16 GiB (25%)"
 
 
 def test_without_usage_nothing_of_the_gpu_is_made_up(make_run: Any) -> None:
@@ -267,66 +257,30 @@ def test_the_swing_of_the_steps(make_run: Any, logged: Any, longest: float, stat
     assert rows["tokens per second"].figure == f"{1000 / math.fsum(times):,.0f}"
 
 
-def test_days_until_a_killed_launcher_is_resumed_are_a_pause(make_run: Any, logged: Any) -> None:
-    """It has written no end; what it had done after its last checkpoint is lost."""
-    folder = make_run([*logged.begin(), *(timed(n, 10.0 * n, 10.0) for n in range(1, 6))])
-    resumed = [Resumed(at=90_050.0, step=3, attempt=2), timed(4, 90_065.0, 10.0)]
-    with folder.events.open("a") as log:
-        log.write('{"seq":7,"kind":"St\n')  # torn by the kill
-        log.writelines(f"{LoggedEvent(8 + number, 2, event).line}\n" for number, event in enumerate(resumed))
-    record = read_record(folder)
-    assert [(gap.step, gap.lost_s, gap.paused_s) for gap in record.gaps] == [
-        (3, pytest.approx(20 + 5), pytest.approx(90_000)),  # steps 4 and 5, and 5 s more until 4 was done again
-    ]
-    assert record.active_s == pytest.approx(65 - 1)
-
-
-def test_restarts_stalls_and_pauses_are_told_apart(make_run: Any, logged: Any) -> None:
-    """A restart loses the steps that are done again; the days until a person resumes are no loss."""
-    events: list[Event] = [
-        *logged.begin(), *(timed(n, 10.0 + 10 * n, 10.0) for n in range(1, 6)),
-        Restarted(at=65.0, step=4, attempt=2, cause="node", why="node lost"), timed(5, 90.0, 10.0),
-        Resumed(at=5000.0, step=5, attempt=3), timed(6, 5030.0, 10.0), WentOn(at=5040.0, step=6, after_s=60.0),
-    ]  # fmt: skip
-    folder = make_run(events)
-    for attempt, at in ((1, 64.0), (2, 95.0), (3, 5040.0)):
-        logs = folder.path / "logs" / f"attempt_{attempt}"
-        logs.mkdir(parents=True)
-        AttemptEnd("stopped", "", None, 5, at).write(logs)
-    record = read_record(folder)
-    assert [(gap.step, gap.lost_s, gap.paused_s) for gap in record.gaps] == [
-        (4, pytest.approx(90 - 50 - 10), 0.0),  # the last step that stands was done at 50
-        (5, pytest.approx(5030 - 90 - 4905 - 10), pytest.approx(5000 - 95)),
-    ]
-    assert record.active_s == pytest.approx(5040 - 1 - 4905) and record.stalled_s == 60.0
-    rows = {row.name: row for row in efficiency(record)}
-    assert rows["restarts"].figure == "1 restart, 01:55 lost"
+def test_a_pause_is_no_step_and_not_part_of_the_duration(make_run: Any, logged: Any) -> None:
+    """Steps without a clock of their own last until the next; the days until a person resumes are no step."""
+    steps = [Step(at=10.0 + 10 * n, step=n, metrics={}) for n in range(1, 6)]
+    events = [*logged.begin(), *steps, Resumed(at=5000.0, step=5, attempt=2), Step(at=5030.0, step=6, metrics={})]
+    report = make_report(read_record(make_run(events)))
+    assert list(report.record.step_times) == [18.0, 10.0, 10.0, 10.0, 10.0]
+    assert report.efficiency[0].figure.startswith("01:29 ")
 
 
 # ---- answers
 
 
 def test_low_answers_are_grouped_by_source_and_kind(make_run: Any, logged: Any) -> None:
-    """S2-36: below 0.5, by what the reward's own rule finds in them."""
+    """S2-36: below 0.5, by what their texts show; 12 and 1.5 are not the expected 1."""
     of = logged.answers
-    events = [*logged.begin(), *of(9, [0.0] * 3, response="it is #### 7"), *of(9, [0.2], response="it is seven eggs"),
-              *of(9, [0.0] * 2, response=" \n"), *of(9, [0.1], response="so #### 1"), *of(9, [math.nan], response="x"),
+    events = [*logged.begin(), *of(9, [0.0] * 3, response="it is #### 12"), *of(9, [0.2], response="it is eggs"),
+              *of(9, [0.0] * 2, response=" \n"), *of(9, [0.1], response="so $1$."), *of(9, [math.nan], response="x"),
               *of(9, [0.0], response="#### 8", data_source="other"), *of(9, [0.5, 1.0])]  # fmt: skip
     groups = error_groups(record_of(make_run, events))
     assert [(group.source, group.kind, group.count) for group in groups] == [
-        ("gsm8k", "wrong answer", 3), ("gsm8k", "empty", 2), ("gsm8k", "expected answer, low score", 1),
-        ("gsm8k", "no answer found", 1), ("gsm8k", "no score", 1), ("other", "wrong answer", 1),
+        ("gsm8k", "wrong answer", 4), ("gsm8k", "empty", 2), ("gsm8k", "holds the expected answer", 1),
+        ("gsm8k", "no score", 1), ("other", "wrong answer", 1),
     ]  # fmt: skip
-    assert math.isnan(groups[4].mean) and groups[3].mean == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize("reward", [
-    {"_target_": "os.system"}, {"_target_": "launcher.rewards.python.Python", "path": "x.py"}, {"_target_": 3},
-    {"_target_": "launcher.rewards.combined.Weighted", "parts": {"a": {"_target_": "mine.Reward"}}}, None, "x", {},
-    {"_target_": "launcher.rewards.gsm8k.No"},
-])  # fmt: skip
-def test_no_code_of_a_run_is_loaded_for_its_report(reward: Any) -> None:
-    assert reward_of({"reward": reward}) is None
+    assert math.isnan(groups[3].mean) and groups[0].mean == pytest.approx(0.05)
 
 
 def test_samples_are_drawn_with_a_fixed_seed(make_run: Any, logged: Any, tmp_path: Path) -> None:
@@ -335,7 +289,7 @@ def test_samples_are_drawn_with_a_fixed_seed(make_run: Any, logged: Any, tmp_pat
     report = make_report(read_record(make_run(events)))
     assert len(report.samples) == 20 and {sample.step for sample in report.samples} == {2}
     assert report.samples == drawn(logged.answers(2, [1.0] * 90)) != logged.answers(2, [1.0] * 20)
-    assert "20 of 90 answers that were logged at step 2, drawn with a fixed seed" in written(report, tmp_path)[0]
+    assert "20 of 90 answers that were logged at step 2, drawn with a fixed seed" in written(report, tmp_path)
     assert drawn([]) == []
 
 

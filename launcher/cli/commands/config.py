@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from launcher.cli.arguments import ConfigDir, Root, complete_side, complete_target
+from launcher.cli.arguments import ConfigDir, Root
 from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, out, say, say_table, tell
 from launcher.config import diff as differ
 from launcher.config.defaults import REASONS
@@ -31,7 +31,6 @@ Target = Annotated[
     typer.Argument(
         metavar="[GROUP[=CHOICE]]",
         help="algorithm, algorithm=grpo, trainer or trainer.save_freq; default: all groups.",
-        autocompletion=complete_target,
     ),
 ]
 ABSENT = "-"
@@ -142,8 +141,8 @@ def _say_metrics(matches: Mapping[str, catalogue.Metric], with_spellings: bool) 
 
 @app.command("diff")
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help=SIDE, autocompletion=complete_side)],
-    b: Annotated[str, typer.Argument(metavar="B", help=SIDE, autocompletion=complete_side)],
+    a: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
+    b: Annotated[str, typer.Argument(metavar="B", help=SIDE)],
     source: Annotated[bool, typer.Option("--source", help="Show where each value comes from.")] = False,
     config_dir: ConfigDir = None,
     root: Root = Path("runs"),

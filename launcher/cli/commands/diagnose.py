@@ -12,7 +12,7 @@ from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import CommandAnswer, say
 from launcher.cli.plot import sparkline
 from launcher.core.events import Alert
-from launcher.health.profiles import profile_names, read_profile
+from launcher.health.profiles import read_profile
 from launcher.runs import store
 from launcher.views import findings, series
 from launcher.views.findings import Findings
@@ -32,7 +32,7 @@ def diagnose(
     profile: Annotated[
         str | None,
         typer.Option(
-            "--profile", metavar="NAME", autocompletion=lambda: profile_names(),
+            "--profile", metavar="NAME",
             help="Judge by these rules, of conf/health or of a file; by default the run's own, or measured.",
         ),
     ] = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.arguments import Root, complete_run
+from launcher.cli.arguments import Root
 from launcher.cli.output import AsJson, err, say, say_problems, tell, write_json
 from launcher.cli.progress import show_download
 from launcher.core.problems import Problem, Problems
@@ -29,9 +29,7 @@ ENDS = ("/exit", "/quit", "exit", "quit")
 REPEATED = 240
 """Characters: an answer in `chat` is cut where its last so many are one text repeated."""
 
-ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Run, model folder, or hub id.", autocompletion=complete_run)
-]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Run, model folder, or hub id.")]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,8 @@ from launcher.views.series import MetricSeries
 from launcher.views.trace import shortened
 
 SPARKS = 12
+Steps = Callable[[], Iterator[Step]]
+"""Reads the chosen steps from the beginning."""
 
 
 def metrics(
@@ -47,40 +50,24 @@ def metrics(
         raise Problems(Problem("--csv", "cannot go with --json", "use one of them"))
     if step is not None and last is not None:
         raise Problems(Problem("--step", "cannot go with --last", "use one of them"))
-    source = _Steps(find(name, root), last, step)
-    if as_csv:
-        _print_csv(source, wanted_keys)
-    elif as_json:
-        _print_json(source, wanted_keys)
+    source = find(name, root)
+    steps: Steps = partial(source.steps, cache(partial(tell, style="yellow")))  # a note is printed once
+    if last is not None:
+        steps = partial(iter, source.last_steps(last))
     elif step is not None:
-        _show_step(source.of_step, step, wanted_keys)
-    elif last is not None:
-        _show_last(list(source), wanted_keys)
-    else:
-        _show_all(source, wanted_keys)
-
-
-class _Steps:
-    """The chosen steps; may be iterated repeatedly. Notes on what is left out are printed once."""
-
-    def __init__(self, source: LogOrRun, last: int | None, step: int | None) -> None:
-        self.source, self._step, self._shown_notes = source, step, set[str]()
-        self._last = None if last is None else source.last_steps(last)
-        self.of_step = {} if step is None else series.values_of_step(self._read_steps(), step)
-        if step is not None and not self.of_step:
+        if not (values := series.values_of_step(steps(), step)):
             raise Problems(source.no_metrics)
-
-    def _read_steps(self) -> Iterator[Step]:
-        def tell_once(text: str) -> None:
-            if text not in self._shown_notes:
-                self._shown_notes.add(text)
-                tell(text, "yellow")
-
-        return self.source.steps(tell_once)
-
-    def __iter__(self) -> Iterator[Step]:
-        steps = self._read_steps() if self._last is None else iter(self._last)
-        return steps if self._step is None else (each for each in steps if each.step == self._step)
+        steps = partial(iter, [Step(step=step, metrics=values)])
+    if as_csv:
+        _print_csv(steps, wanted_keys)
+    elif as_json:
+        _print_json(steps, wanted_keys)
+    elif step is not None:
+        _show_step(values, step, wanted_keys)
+    elif last is not None:
+        _show_last(list(steps()), wanted_keys)
+    else:
+        _show_all(source, steps, wanted_keys)
 
 
 def _show_step(values: dict[str, float], number: int, keys: Sequence[str]) -> None:
@@ -114,16 +101,16 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
     say_table(make_table(head, rows, right=head, whole=head[:1]))
 
 
-def _show_all(steps: _Steps, keys: Sequence[str]) -> None:
-    overview = series.overview(steps, keys)
+def _show_all(source: LogOrRun, steps: Steps, keys: Sequence[str]) -> None:
+    overview = series.overview(steps(), keys)
     if not overview.names:
-        raise Problems(steps.source.no_metrics)
+        raise Problems(source.no_metrics)
     series.check_keys(keys, overview.names)
     shown = overview.series
     if not shown:  # no metric of the log is known to be important
-        shown = series.overview(steps, sorted(overview.names)[: series.TELLING]).series
+        shown = series.overview(steps(), sorted(overview.names)[: series.TELLING]).series
     count = f"{len(overview.names)} metrics" + (f", {len(shown)} shown" if len(overview.names) > len(shown) else "")
-    say(f"{steps.source.title}  ·  {steps.source.kind}  ·  to step {overview.last_step}  ·  {count}", "dim")
+    say(f"{source.title}  ·  {source.kind}  ·  to step {overview.last_step}  ·  {count}", "dim")
     numbers = ("first", "last", "best", "at")
     say_table(make_table(["metric", *numbers, ""], map(_series_row, shown), right=numbers, whole=[*numbers, ""]))
 
@@ -137,17 +124,17 @@ def _series_row(metric_series: MetricSeries) -> list[Cell]:
     return [name, *numbers, (str(best[1]) if best else "", "dim"), (curve, "cyan")]
 
 
-def _print_csv(steps: _Steps, keys: Sequence[str]) -> None:
-    names = series.names_of(steps, keys)
-    nodes = series.step_nodes(steps, names)
+def _print_csv(steps: Steps, keys: Sequence[str]) -> None:
+    names = series.names_of(steps(), keys)
+    nodes = series.step_nodes(steps(), names)
     rows = ([step, *(repr(values[name]) if name in values else "" for name in names)] for step, values in nodes)
     write_csv(["step", *names], rows)
 
 
-def _print_json(steps: _Steps, keys: Sequence[str]) -> None:
+def _print_json(steps: Steps, keys: Sequence[str]) -> None:
     """Print a list of `{"step": ..., "metrics": {...}}`, a step a line, while reading: a log may be of any size."""
     separator = "["
-    for step, values in series.step_nodes(steps, series.names_of(steps, keys) if keys else None):
+    for step, values in series.step_nodes(steps(), series.names_of(steps(), keys) if keys else None):
         node = {"step": step, "metrics": {printable(name): value for name, value in values.items()}}
         typer.echo(separator + "\n " + json_safe(json.dumps(writable(node), allow_nan=False)), nl=False)
         separator = ","

@@ -1,4 +1,4 @@
-"""`rlrun model list | show | download | size | merge`."""
+"""`rlrun model list | show | download | merge`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import typer
 
 from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, say, say_problems, say_table, tell
 from launcher.cli.progress import show_bytes, show_download
-from launcher.config.nodes import flat
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
-from launcher.models import catalogue, size, store
+from launcher.models import catalogue, store
 from launcher.models.catalogue import KnownModel
 from launcher.spec.model import Architecture
 
 if TYPE_CHECKING:
     from launcher.tools.merge.merge import MergeResult
-
 
 app = CommandGroup()
 
@@ -114,24 +112,6 @@ def download(
         raise typer.Exit(130) from None
     known = catalogue.find_model(str(folder), _catalogue_dir())
     return CommandAnswer(_model_node(known), lambda: say(f"{entry.path} is in {folder}"))
-
-
-@app.command("size")
-def sizes(
-    word: Word,
-    rank: Annotated[int, typer.Option("--lora-rank", min=1, help="Rank of adapters.")] = 16,
-) -> CommandAnswer:
-    """Show the memory a model needs: weights, training and serving (without activations)."""
-    known = catalogue.find_model(word, _catalogue_dir())
-    node = {"model": known.repo or str(known.folder), **size.costs(known.parameters, known.architecture, rank)}
-    rows = [_size_row(name, value) for name, value in flat(node).items()]
-    return CommandAnswer(node, lambda: say_table(make_table([""] * 3, rows)))
-
-
-def _size_row(name: str, value: Any) -> list[Cell]:
-    shown = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-    amount = f"{value / 1e9:,.2f} GB" if isinstance(value, int) and "bytes" in name and value >= 1e7 else ""
-    return [(name.replace(".", " "), "dim"), shown, (amount, "bold")]
 
 
 def _dimensions(shape: Architecture | None) -> dict[str, Any]:

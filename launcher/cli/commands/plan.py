@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import LEVELS, Cell, CommandAnswer, make_table, out, say, say_problems, say_table
+from launcher.cli.output import LEVELS, Cell, CommandAnswer, make_table, out, say, say_table
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
 from launcher.config.recipe import run_request
@@ -22,7 +21,6 @@ from launcher.core.redaction import printable
 from launcher.preflight.plan import Page, page_node
 from launcher.preflight.plan import plan as planned
 from launcher.spec.engine import Process
-from launcher.spec.stored import to_yaml
 
 Multirun = Annotated[
     bool, typer.Option("-m", "--multirun", help="Sweep: one run for each combination of values, such as seed=0,1.")
@@ -41,30 +39,22 @@ def plan(
     config_dir: ConfigDir = None,
     recipe: Recipe = None,
     source: Source = False,
-    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, the format of spec.yaml.")] = False,
     multirun: Multirun = False,
 ) -> CommandAnswer:
     """Exit code 2 where anything FAILs, as of train."""
     if multirun:
-        if as_yaml or recipe or source:
-            got = "cannot be combined with --yaml, --recipe or --source"
+        if recipe or source:
+            got = "cannot be combined with --recipe or --source"
             raise Problems(Problem("--multirun", got, "use --json"))
         from launcher.cli.commands import sweep  # noqa: PLC0415  # late: it loads what starts and follows runs
 
         return sweep.plan(run_request(overrides or [], config_dir))
-    return answer_plan(planned(overrides or [], config_dir, recipe=recipe), as_yaml=as_yaml, source=source)
+    return answer_plan(planned(overrides or [], config_dir, recipe=recipe), source=source)
 
 
-def answer_plan(page: Page, *, as_yaml: bool = False, source: bool = False) -> CommandAnswer:
+def answer_plan(page: Page, *, source: bool = False) -> CommandAnswer:
     """The plan as an answer, with exit code 2 where anything FAILs, as `train` would end."""
-    show = partial(_print_yaml, page) if as_yaml and page.run else partial(_print_page, page, source)
-    return CommandAnswer(page_node(page), show, exit_code=0 if page.ok else 2)
-
-
-def _print_yaml(page: Page) -> None:
-    say_problems([result.line for result in page.results if result.level == "FAIL"])
-    if page.run:
-        typer.echo(to_yaml(page.run), nl=False)
+    return CommandAnswer(page_node(page), lambda: _print_page(page, source), exit_code=0 if page.ok else 2)
 
 
 def _print_page(page: Page, source: bool) -> None:

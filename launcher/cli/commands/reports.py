@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.arguments import LogOrRunName, Root, complete_run
+from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import Cell, CommandAnswer, make_table, say, say_table
 from launcher.core.problems import Problem, Problems
 from launcher.reports.comparison import Comparison, compare_runs, write_comparison
@@ -29,7 +29,7 @@ def report(
         typer.Option("--goal", metavar="GOAL", help="0.55 of the held-out score, METRIC>=VALUE or METRIC<=VALUE."),
     ] = None,
     out: Out = None,
-    only_page: Annotated[bool, typer.Option("--page", help="Only the page, one file that needs no other.")] = False,
+    _page: Annotated[bool, typer.Option("--page", hidden=True)] = False,  # typed for what is written anyway
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """It is read from the run's folder, or the log, alone, and may be made while the run goes on."""
@@ -41,11 +41,11 @@ def report(
         raise Problems(Problem("--out", "standard input has no folder for a page", "use --out FILE.html"))
     check_output(page)
     content = make_report(record_of(source), parsed_goal)
-    written_to = write_report(content, page, ("html",) if only_page else ("html", "md"))
-    return CommandAnswer(content.node, lambda: _say_report(content, written_to))
+    write_report(content, page)
+    return CommandAnswer(content.node, lambda: _say_report(content, page))
 
 
-def _say_report(content: Report, written_to: list[Path]) -> None:
+def _say_report(content: Report, page: Path) -> None:
     say(f"{content.record.name}: {content.intro}")
     say(content.record.verdict.line)
     if content.goal.goal:
@@ -58,7 +58,7 @@ def _say_report(content: Report, written_to: list[Path]) -> None:
             say(f"  {row.name}: {'; '.join(filter(None, (row.figure, row.note)))}")
     for problem in content.problems:
         say(f"  ✗ {problem}")
-    say(f"wrote {' and '.join(map(str, written_to))}")
+    say(f"wrote {page}")
 
 
 def compare(
@@ -67,7 +67,6 @@ def compare(
         typer.Argument(
             metavar="LOG-OR-RUN...",
             help="Runs, logs, or a sweep: by what differs but for the seed.",
-            autocompletion=complete_run,
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page.")] = None,
@@ -76,11 +75,12 @@ def compare(
     if out:
         check_output(out)
     comparison = compare_runs(names, root)
-    written_to = write_comparison(comparison, out) if out else None
-    return CommandAnswer(comparison.node, lambda: _say_comparison(comparison, written_to))
+    if out:
+        write_comparison(comparison, out)
+    return CommandAnswer(comparison.node, lambda: _say_comparison(comparison, out))
 
 
-def _say_comparison(comparison: Comparison, written_to: Path | None) -> None:
+def _say_comparison(comparison: Comparison, page: Path | None) -> None:
     for letter, side in comparison.sides.items():
         label = comparison.label(letter)
         say(f"{letter}  {f'{label}: ' if label else ''}{', '.join(record.name for record in side)}")
@@ -98,5 +98,5 @@ def _say_comparison(comparison: Comparison, written_to: Path | None) -> None:
         say(test.text)
     for line in comparison.remarks:
         say(line, "dim")
-    if written_to:
-        say(f"wrote {written_to}")
+    if page:
+        say(f"wrote {page}")

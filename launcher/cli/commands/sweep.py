@@ -38,27 +38,28 @@ Parallel = Annotated[
 ROWS = 20  # most points in the table that is redrawn on a terminal
 
 
-def begin(by: RunRequest, parallel: int | None) -> points.Sweep:
-    """Plan and begin a new sweep of these arguments. Raises `Problems`."""
-    with _report_planning() as watch:
-        planned = points.plan(by.texts, by.config_dir, watch=watch)
-    return points.begin(by.texts, by.config_dir, planned, parallel or None)
-
-
-def find_sweep(resume: str, by: RunRequest, root: Path, multirun: bool, parallel: int | None) -> points.Sweep | None:
-    """The sweep that `resume` names; None where it may name a run. Raises `Problems`."""
-    path = points.find(resume, root)
+def choose(by: RunRequest, resume: str | None, root: Path, multirun: bool, parallel: int | None) -> points.Sweep | None:
+    """The sweep that `resume` names, or a new one; None where a single run is asked for. Raises `Problems`."""
+    path = points.find(resume, root) if resume is not None else None
     if path is None:
-        if multirun:
+        if multirun and resume is not None:
             got = f"no sweep {short_repr(resume)} in {root}"
             raise Problems(Problem("--resume", got, "use -m alone to start one", "not-found"))
-        return None
+        if parallel is not None and not multirun:
+            raise Problems(Problem("--parallel", "is for a sweep", "use -m to start one"))
+        return _begin(by, parallel) if multirun else None
     sweep = points.read(path)
     if by.overrides and by.texts != sweep.words:
         original = shlex.join(sweep.words)
         got = f"{sweep.name} was started with other arguments"
         raise Problems(Problem("--resume", got, f"use none, or {original}", "changed"))
     return sweep if parallel is None else replace(sweep, parallel=parallel or None)
+
+
+def _begin(by: RunRequest, parallel: int | None) -> points.Sweep:
+    with _report_planning() as watch:
+        planned = points.plan(by.texts, by.config_dir, watch=watch)
+    return points.begin(by.texts, by.config_dir, planned, parallel or None)
 
 
 def run(found: points.Sweep) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import Root, RunName
-from launcher.cli.output import AsJson, CommandAnswer, say
+from launcher.cli.output import CommandAnswer, say, tell
 from launcher.core.problems import Problem, Problems
 from launcher.logger.dual_logger import PLATFORM_URL
 from launcher.logger.log_following import report_log
@@ -25,7 +24,7 @@ from launcher.trackers.sending import Sender, Sent
 
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}.", autocompletion=lambda: list(TRACKERS)),
+    typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}."),
 ]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Send what comes, too, until the run ends or Ctrl-C.")]
 Port = Annotated[
@@ -53,7 +52,6 @@ def track(
     root: Root = Path("runs"),
     follow: Follow = False,
     port: Port = None,
-    as_json: AsJson = False,
 ) -> CommandAnswer:
     """What was sent before is not sent again. Prometheus asks for the values itself: with --follow until the run ends,
     without it until Ctrl-C. Exit code 1 where not everything has arrived: the same command sends the rest.
@@ -72,7 +70,7 @@ def track(
     _check_tracker(to, port)
     folder = store.find(name, root)
     address = str(port) if port is not None else os.environ.get(f"RLRUN_{to.upper()}_PORT", "")
-    sent = _send(to, folder, follow, address, silent=as_json)
+    sent = _send(to, folder, follow, address)
     view = {"run": folder.name, "tracker": to, **asdict(sent)}
     return CommandAnswer(view, lambda: say(_summarize(to, sent)), exit_code=int(bool(sent.failure)))
 
@@ -101,12 +99,12 @@ def _check_tracker(to: str, port: int | None) -> None:
         raise Problems(Problem("--port", f"{to} has none", "leave it out, or use --to prometheus"))
 
 
-def _send(to: str, folder: Folder, follow: bool, address: str, *, silent: bool) -> Sent:
+def _send(to: str, folder: Folder, follow: bool, address: str) -> Sent:
     """Send a run to a tracker until all is sent; with `follow` until the run ends or Ctrl-C."""
     stopped = list[bool]()
-    sender = Sender(
-        to, folder.path, _make_alive(to, folder, follow, stopped), lambda line: None if silent else say(line), address
-    )
+
+    def is_alive() -> bool:
+        return not stopped and (holder(folder) is not None if follow else to == "prometheus")
 
     def pause(seconds: float) -> None:
         try:
@@ -114,16 +112,10 @@ def _send(to: str, folder: Folder, follow: bool, address: str, *, silent: bool) 
         except KeyboardInterrupt:
             stopped.append(True)
 
-    sender.pause = pause
-    if to == "prometheus" and not silent:
-        sender.opened = lambda where: say(f"serves {where} until {'the run ends or ' if follow else ''}Ctrl-C")
+    sender = Sender(to, folder.path, is_alive, tell, address, pause)
+    if to == "prometheus":
+        sender.opened = lambda where: tell(f"serves {where} until {'the run ends or ' if follow else ''}Ctrl-C")
     return sender.run()
-
-
-def _make_alive(to: str, folder: Folder, follow: bool, stopped: list[bool]) -> Callable[[], bool]:
-    if follow:
-        return lambda: not stopped and holder(folder) is not None
-    return lambda: to == "prometheus" and not stopped
 
 
 def _summarize(to: str, sent: Sent) -> str:

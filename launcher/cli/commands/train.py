@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import shlex
 import signal
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from launcher.cli.arguments import ConfigDir, Overrides, Root, RunName, complete_run
+from launcher.cli.arguments import ConfigDir, Overrides, Root, RunName
 from launcher.cli.commands import sweep
 from launcher.cli.commands.plan import Multirun, Recipe, answer_plan
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
-from launcher.cli.output import AsJson, CommandAnswer, say, say_problems, tell, write_json
+from launcher.cli.output import CommandAnswer, say, say_problems, tell
 from launcher.config.recipe import run_request
 from launcher.config.request import RunRequest
-from launcher.core.check_result import CheckResult
 from launcher.core.metrics import LEARNT_FROM
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
@@ -29,7 +26,7 @@ from launcher.launch.follow import Outcome
 from launcher.launch.queue import watch_lifeline
 from launcher.launch.rerun import prepare_rerun, start_rerun
 from launcher.monitor.console import next_command, unsaid
-from launcher.preflight.plan import Page, page, plan, ready_from
+from launcher.preflight.plan import plan, ready_from
 from launcher.runs import store
 from launcher.runs.stop_requests import handle_signals
 
@@ -43,7 +40,6 @@ def train(
             "--resume",
             metavar="RUN",
             help="Go on with a run from its newest good checkpoint.",
-            autocompletion=complete_run,
         ),
     ] = None,
     root: Annotated[str, typer.Option("--root", help="Folder in which --resume looks for runs.")] = "runs",
@@ -71,76 +67,45 @@ def train(
     as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
     watch_lifeline()
-    if dry_run and detached:
-        raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
+    if dry_run and resume is not None:
+        raise Problems(Problem("--dry-run", "is for a new run", "leave it out: --resume checks before it starts"))
     if resume is None and from_step is not None:
         raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
-    request = TrainRequest(overrides or [], config_dir, recipe, resume, Path(root), from_step)
+    typed = overrides or []
+    if dry_run and not multirun:
+        return answer_plan(plan(typed, config_dir, recipe=recipe, here=True))
+    by = run_request(typed, config_dir, recipe if resume is None else None)
     if dry_run:
-        return sweep.plan(request.by, here=True) if multirun else answer_plan(request.page())
-    swept = None
-    if resume is not None:
-        swept = sweep.find_sweep(resume, request.by, request.root, multirun, parallel)
-    elif multirun:
-        swept = sweep.begin(request.by, parallel)
-    if swept is None and parallel is not None:
-        raise Problems(Problem("--parallel", "is for a sweep", "use -m to start one"))
+        return sweep.plan(by, here=True)
+    swept = sweep.choose(by, resume, Path(root), multirun, parallel)
     if detached:
-        _say_detached(job.resume_sweep(swept.path, parallel) if swept else request.submit(), bool(swept))
+        if swept:
+            submitted = job.resume_sweep(swept.path, parallel)
+        elif resume is not None:
+            submitted = job.resume(store.find(resume, Path(root)), typed, from_step)
+        else:
+            submitted = job.submit(job.StartRequest(tuple(by.texts), by.config_dir))
+        _say_detached(submitted, bool(swept))
         return None
     if swept:
         raise typer.Exit(sweep.run(swept))
-    outcome = request.run()
+    if resume is not None:
+        with watching() as view:
+            outcome = start.resume(store.find(resume, Path(root)), typed, [view], from_step, handle_signals)
+    else:
+        outcome = _start(by, typed, config_dir, recipe)
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
 
-@dataclass(frozen=True)
-class TrainRequest:
-    """A request for one run: a new one, or the one that `resume` names."""
-
-    typed: list[str]
-    config_dir: Path | None
-    recipe: str | None
-    resume: str | None
-    root: Path
-    from_step: int | None
-
-    @cached_property
-    def by(self) -> RunRequest:
-        """The arguments, with those of the recipe or file, and the folder of config groups."""
-        return run_request(self.typed, self.config_dir, self.recipe if self.resume is None else None)
-
-    def page(self) -> Page:
-        """The plan of the new or resumed run on this machine. Raises `Problems`."""
-        if self.resume is None:
-            return plan(self.typed, self.config_dir, recipe=self.recipe, here=True)
-        resumption = start.to_resume(store.find(self.resume, self.root), self.typed, self.from_step)
-        checked = page(resumption.run, here=True)
-        folder = ("folder", "trainer.experiment_name")  # its results are no conflict, as it is resumed
-        results = [CheckResult("OK", "--resume", resumption.line)]
-        results += [CheckResult("WARN", "--resume", note) for note in resumption.notes]
-        return replace(checked, results=[*results, *(each for each in checked.results if each.subject not in folder)])
-
-    def submit(self) -> job.Submitted:
-        """Start or resume the run in a process of its own. Raises `Problems`."""
-        if self.resume is None:
-            return job.submit(job.StartRequest(tuple(self.by.texts), self.by.config_dir))
-        return job.resume(store.find(self.resume, self.root), self.typed, self.from_step)
-
-    def run(self) -> Outcome:
-        """Start or resume the run and follow it to its end. Raises `Problems`."""
-        if self.resume is not None:
-            folder = store.find(self.resume, self.root)
-            with watching() as view:
-                return start.resume(folder, self.typed, [view], self.from_step, handle_signals)
-        checked = ready_from(self.typed, self.config_dir, self.recipe)
-        for note in checked.notes:
-            tell(note)
-        for warning in checked.warnings:
-            tell(f"! {warning.line}", "yellow")
-        with watching() as view:
-            return start.start(checked, ["train", *self.by.texts], [view], handle_signals)[1]
+def _start(by: RunRequest, typed: list[str], config_dir: Path | None, recipe: str | None) -> Outcome:
+    checked = ready_from(typed, config_dir, recipe)
+    for note in checked.notes:
+        tell(note)
+    for warning in checked.warnings:
+        tell(f"! {warning.line}", "yellow")
+    with watching() as view:
+        return start.start(checked, ["train", *by.texts], [view], handle_signals)[1]
 
 
 def _say_detached(submitted: job.Submitted, is_sweep: bool) -> None:
@@ -195,7 +160,6 @@ def rerun(
         bool, typer.Option("--anyway", help="Run even if the data, the model or the reward has changed.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the differences.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """It starts from its spec.yaml and lock.json.
 
@@ -204,23 +168,12 @@ def rerun(
     arguments = overrides or []
     folder = store.find(name, root)
     prepared = prepare_rerun(folder, arguments)
-    refused = [] if anyway else prepared.refused
-    if not as_json:
-        for line in [each.line for each in prepared.differences] or ["nothing differs"]:
-            say(line)
-    outcome = None
-    if not (dry_run or refused):
-        with nullcontext() if as_json else watching() as view:
-            outcome = start_rerun(prepared, ["rerun", folder.name, *arguments], [view] if view else [], handle_signals)
-    if as_json:
-        trainer = prepared.run.trainer
-        write_json({
-            "run": folder.name, "new": f"{trainer.project_name}/{trainer.experiment_name}",
-            "differences": prepared.differences, "refused": list(map(str, refused)),
-            "status": outcome.state.status if outcome else None,
-        })  # fmt: skip
-    if refused:
-        raise Problems(refused)
-    if outcome:
+    for line in [each.line for each in prepared.differences] or ["nothing differs"]:
+        say(line)
+    if prepared.refused and not anyway:
+        raise Problems(prepared.refused)
+    if not dry_run:
+        with watching() as view:
+            outcome = start_rerun(prepared, ["rerun", folder.name, *arguments], [view], handle_signals)
         say_end(outcome)
         raise typer.Exit(outcome.exit_code)

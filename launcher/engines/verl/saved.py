@@ -57,18 +57,6 @@ def tracked(root: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def repair_tracker(root: Path) -> str:
-    """Make the tracker file name the newest complete checkpoint, where it names none; returns what was done, or ""."""
-    if tracked(root) is not None:
-        return ""
-    step = next((step for step, folder in folders(root) if not faults(folder)), None)
-    if step is None:
-        return ""
-    (root / f"{TRACKER}.tmp").write_text(str(step))
-    os.replace(root / f"{TRACKER}.tmp", root / TRACKER)
-    return f"{root / TRACKER} named no step, and names {step} now"
-
-
 def faults(folder: Path) -> list[Problem]:
     """Problems that show an incomplete checkpoint of verl: missing shards of ranks, truncated files, another number of
     processes than its configuration says, no state of the data loader. verl writes no hashes, so a byte that changed

@@ -20,7 +20,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.health.profiles import profile_names, read_profile
 from launcher.launch.start import judge_of
-from launcher.reports.comparison import compare_folders
+from launcher.reports.comparison import compare as compare_sources
 from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
 from launcher.server.curves import Axis, phases_of, thinned
@@ -304,4 +304,4 @@ def get_comparison(services: UsesServices, jobs: Annotated[str, Query(max_length
         raise Problems(Problem("jobs", f"got {len(names)}", f"use at most {MOST_JOBS}"))
     runs = [read_run(name, services) for name in names]
     key = "compare", *((run.uuid, run.mark) for run in runs)
-    return Json(services.memo.get(key, lambda: compare_folders([run.folder for run in runs]).node))
+    return Json(services.memo.get(key, lambda: compare_sources([run_in(run.folder) for run in runs]).node))
