@@ -33,11 +33,6 @@ def complete_run(context: typer.Context, incomplete: str) -> list[str]:
     return found
 
 
-def complete_side(context: typer.Context, incomplete: str) -> list[str]:
-    found: list[str] = _completion().sides(incomplete, _path(context, "root") or Path("runs"))
-    return found
-
-
 def _path(context: typer.Context, name: str) -> Path | None:
     given = context.params.get(name)
     return Path(given) if given else None

@@ -38,25 +38,15 @@ def zsh(line: str) -> list[str]:
         (["train", "algorithm=gr"], ["grpo"]),
         (["train", "algorithm="], groups()["algorithm"]),
         (["train", "trainer.sa"], ["trainer.save_freq="]),
-        (["train", "algorithm=dpo", "algorithm.lo"], ["algorithm.loss_type="]),  # of the class that was chosen
-        (["train", "engine.strategy=f"], ["fsdp2"]),
-        (["train", "trainer.val_before_train="], ["true", "false"]),
         (["train", "optim.lr="], []),  # any number
         (["train", "nothing.of"], []),
         (["config", "show", "algorithm.clip_ratio_l"], ["algorithm.clip_ratio_low"]),
-        (["config", "diff", "grpo"], ["grpo-gsm8k"]),
         (["data", "prepare", "x", "reward=gs"], ["gsm8k", "gsm8k_format"]),
     ],
     ids=lambda value: " ".join(value) if value and value[0].islower() else None,
 )  # fmt: skip
-def test_bash(words, offered, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # no runs of anybody's stand here
+def test_bash(words, offered):
     assert bash(*words) == offered
-
-
-def test_a_group_is_chosen_once_and_what_is_below_it_is_offered():
-    found = bash("train", "algorithm=sft", "al")
-    assert found == ["algorithm.loss_agg_mode="]
 
 
 def test_every_group_is_offered_where_nothing_is_typed():
@@ -80,7 +70,7 @@ def test_a_folder_of_ones_own_is_offered(tmp_path, monkeypatch):
     (tmp_path / "data" / "rose.yaml").write_text("_target_: launcher.data.reverse.Reverse\n")
     assert bash("train", "--config-dir", str(tmp_path), "data=ro") == ["rose"]
     (tmp_path / "data" / "rose.yaml").write_text("[")
-    assert bash("train", "--config-dir", str(tmp_path), "data.n_") == []  # said by plan, not by <TAB>
+    assert bash("train", "--config-dir", str(tmp_path), "data.n_val") == ["data.n_val="]  # plan names the error
 
 
 @pytest.fixture

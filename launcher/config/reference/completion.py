@@ -1,4 +1,4 @@
-"""Shell completion of the command line: groups, choices, settings, values, runs and recipes.
+"""Shell completion of the command line: groups, choices, settings and runs.
 
 zsh and fish pass a whole word (`algorithm=g`); bash splits it at `=`, so that only what follows is completed.
 """
@@ -6,74 +6,30 @@ zsh and fish pass a whole word (`algorithm=g`); bash splits it at `=`, so that o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.config import recipe
-from launcher.config.compose import groups
-from launcher.config.descriptions import Setting, settings_of
-from launcher.config.reference import groups as handbook
-from launcher.core.problems import Problems
-from launcher.spec.run import RunSpec
+from launcher.config.compose import choices
+from launcher.config.known import holders
 
 
 def completions(incomplete: str, before: Sequence[str], config_dir: Path | None = None) -> list[str]:
-    """The words that `incomplete` could become, after the words `before`."""
-    typed = re.sub(r" ?= ?", "=", " ".join(before)).split()  # bash splits words at `=`
-    try:
-        if "=" in incomplete:
-            key = incomplete.partition("=")[0]
-            candidates = [f"{key}={value}" for value in _values(key, typed, config_dir)]
-        elif typed and (typed[-1].endswith("=") or (not incomplete and "=" not in typed[-1])):
-            candidates = _values(typed[-1].rstrip("="), typed, config_dir)
-        else:
-            candidates = _names(incomplete, typed, config_dir)
-    except Problems:
-        return []  # an unreadable config file: `plan` reports it, a completion cannot
-    return [word for word in candidates if word.startswith(incomplete)]
-
-
-def _names(incomplete: str, typed: Sequence[str], config_dir: Path | None) -> list[str]:
-    """Groups, as `group=` and `group.`; the settings of a group once it is the only candidate."""
-    known = groups(config_dir)
-    chosen = {word.partition("=")[0] for word in typed}
-    tops = [f"{name}=" for name in known if name not in chosen]
-    tops += [f"{name}." for name in [*known, "optim", "critic", "trainer"]] + ["seed="]
-    candidates = [top for top in tops if top.startswith(incomplete)]
-    if "." in incomplete or (len(candidates) == 1 and candidates[0].endswith(".")):
-        top = (candidates[0] if candidates else incomplete).partition(".")[0]
-        return [f"{setting.name}=" for setting in _settings(top, typed, config_dir)]
-    return candidates
-
-
-def _values(key: str, typed: Sequence[str], config_dir: Path | None) -> list[str]:
-    known = groups(config_dir)
-    if key in known:
-        return known[key]
-    top = key.partition(".")[0]
-    return [value for one in _settings(top, typed, config_dir) if one.name == key for value in one.shape.values]
-
-
-def _settings(top: str, typed: Sequence[str], config_dir: Path | None) -> Iterator[Setting]:
-    """The settings of the chosen file's class, or of all choices of the group; each name once."""
-    if top in handbook.PLAIN:
-        yield from settings_of(RunSpec, "", only=[top])
-        return
-    known = groups(config_dir)
-    if top not in known:
-        return
-    chosen = [word.partition("=")[2] for word in typed if word.startswith(f"{top}=")]
-    seen = set()
-    for cls in handbook.classes(top, [name for name in chosen if name in known[top]] or known[top], config_dir):
-        for setting in settings_of(cls, top):
-            if setting.name not in seen:
-                seen.add(setting.name)
-                yield setting
+    """What `incomplete` could become, after the words `before`, up to the next `.` or `=`."""
+    last = re.sub(r" ?= ?", "=", " ".join(before)).split()[-1:]  # bash splits words at `=`
+    is_value = last and (last[0].endswith("=") or (not incomplete and "=" not in last[0]))
+    start = f"{last[0].rstrip('=')}=" if is_value else ""
+    text, files = start + incomplete, choices(config_dir)
+    if "=" in text:
+        words = [f"{group}={choice}" for group, names in files.items() for choice in sorted(names)]
+        return [word.removeprefix(start) for word in words if word.startswith(text)]
+    names = [f"{name}=" for name in (*files, *holders(files)) if f"{name}=".startswith(text)]
+    ends = [re.compile("[.=]").search(name, len(text)) for name in names]
+    return list(dict.fromkeys(end.string[: end.end()] for end in ends if end))
 
 
 def targets(incomplete: str, config_dir: Path | None = None) -> list[str]:
     """What `rlrun config show` takes: a group, a choice, a setting without its `=`."""
-    return [name.rstrip("=.") for name in completions(incomplete, [], config_dir)]
+    return list(dict.fromkeys(name.rstrip("=.") for name in completions(incomplete, [], config_dir)))
 
 
 def run_names(incomplete: str, root: Path) -> list[str]:
@@ -81,8 +37,3 @@ def run_names(incomplete: str, root: Path) -> list[str]:
     names = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
     short_names = [name.partition("/")[2] for name in names]
     return [name for name in [*names, *(name for name in short_names if incomplete)] if name.startswith(incomplete)]
-
-
-def sides(incomplete: str, root: Path) -> list[str]:
-    """Runs and recipes."""
-    return [*run_names(incomplete, root), *(name for name in recipe.known() if name.startswith(incomplete))]
