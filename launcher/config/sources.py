@@ -1,8 +1,8 @@
 """What Hydra may read: config files of limited size, and the environment variables of a list.
 
 OmegaConf's other resolvers stay: they compute values from values and reach nothing outside the config (`oc.select`,
-`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. The number of values that
-interpolations expand to is limited, too: `${b}${b}`, nested thirty times, is a gigabyte.
+`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. What
+interpolations expand to is limited, too, for the whole config: `${b}${b}`, nested thirty times, is a gigabyte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from launcher.config.descriptions import fields_of
 from launcher.config.guard import size_problems
 from launcher.config.nodes import absolute, owner, walk
 from launcher.config.yaml_lines import read_checked
-from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits
+from launcher.core.bounded_parse import SIZE, LimitExceeded, check_limits
 from launcher.core.composition import LOCK
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, error_message
@@ -31,6 +31,8 @@ from launcher.core.redaction import is_secret_name
 
 READABLE = ("HOME", "USER", "LOGNAME", "HOSTNAME", "TMPDIR", "PWD", "CUDA_VISIBLE_DEVICES")
 BEGINNINGS = ("RLRUN_", "SLURM_")
+REFERENCES = 1_000
+"""Most interpolations of a config: resolving each looks at all of its values."""
 _NAMES = re.compile(r"[.]*[A-Za-z_][\w.]*")
 _SETTING = re.compile(r"\$\{([a-z_]+(?:\.[a-z_]+)+)\}")
 
@@ -124,26 +126,32 @@ def _is_in_config(name: str, places: Mapping[str, str]) -> bool:
 
 
 def _check_expansion(texts: Mapping[str, str]) -> None:
-    """Raises `Problems` where the unresolved interpolations of a config would expand to more than VALUES."""
-    if problems := [problem for name, text in texts.items() if "${" in text for problem in size_problems(name, text)]:
+    """Raises `Problems` where a config has too many interpolations, or they would expand to more than SIZE characters
+    together."""
+    with_references = {name: text for name, text in texts.items() if "${" in text}
+    problems = [problem for name, text in with_references.items() for problem in size_problems(name, text)]
+    if (count := sum(text.count("${") for text in with_references.values())) > REFERENCES:
+        problems.append(Problem("--config-dir", f"has {count:,} interpolations", f"use at most {REFERENCES:,}"))
+    if problems:
         raise Problems(problems)
-    weights: dict[str, int] = {}
+    sizes: dict[str, int] = {}
 
-    def weight(place: str, above: tuple[str, ...]) -> int:
-        """How many values a setting, or a group of settings, expands to."""
+    def size(place: str, above: tuple[str, ...]) -> int:
+        """How many characters a setting, or a group of settings, expands to; a value counts as one at least."""
         if place in above:
             raise Problems(Problem(place, "stands within itself", "use a value"))
-        if place not in weights:
+        if place not in sizes:
             inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
             references = [reference for name in inner for reference in _named_settings(texts[name], name, texts)]
-            weights[place] = len(inner) + sum(weight(reference, (*above, place)) for reference in references)
-            if weights[place] > VALUES:
-                raise Problems(Problem(place, f"stands for more than {VALUES:,} values", "use fewer"))
-        return weights[place]
+            sizes[place] = sum(len(texts[name]) + 1 for name in inner)
+            sizes[place] += sum(size(reference, (*above, place)) for reference in references)
+        return sizes[place]
 
-    for name, text in texts.items():
-        if "${" in text:
-            weight(name, ())
+    total = 0
+    for name in with_references:
+        total += size(name, ())
+        if total > SIZE:
+            raise Problems(Problem(name, f"interpolations stand for more than {SIZE:,} characters", "use fewer"))
 
 
 def _named_settings(text: str, place: str, texts: Mapping[str, str]) -> Iterator[str]:

@@ -106,7 +106,12 @@ CONFIGS = [
     (f"{CLASS}x: {DEEP}", "mine.yaml:2: lists and groups stand more than 64 deep"),
     (CLASS + "x: " + "y" * 2**20, "mine.yaml:1: has 1,048,577 bytes"),
     (CLASS + "x: &x [*x]", "mine.yaml:2: *x stands within itself"),
-    (CLASS + DOUBLED, "stands for more than 20,000 values"),  # a bomb of interpolations
+    (CLASS + DOUBLED, "stand for more than 1,048,576 characters"),  # a bomb of interpolations
+    (
+        CLASS + f"big: {'x' * 900_000}\n" + "".join(f"a{n}: ${{algorithm.big}}\n" for n in range(500)),
+        "stand for more than 1,048,576 characters",
+    ),
+    (CLASS + "".join(f"a{n}: ${{seed}}\n" for n in range(1_001)), "has 1,001 interpolations; use at most 1,000"),
     (CLASS + "x: ${algorithm.y}\ny: ${algorithm.x}\n", "stands within itself"),
     (CLASS + "x: ${oc.decode:'[" + "a," * 600 + "a]'}", "algorithm.x: has 600 commas"),
     (CLASS + 'x: ${oc.decode:"${algorithm.z}"}\nz: \'[' + "a," * 600 + "a]'", "has 600 commas"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -97,12 +97,6 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
         return [_choice_section(top, _choice(top, choice, config_dir))]
     found_sections = list(_class_sections(top, choices(top, config_dir))) if top in known else [_plain_section(top)]
     return _filter_sections(found_sections, target, rest) if rest else found_sections
-
-
-def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) -> list[type]:
-    """The classes that these choices of a group name, each once."""
-    add_code_dir(config_dir)
-    return list(dict.fromkeys(class_of(name, config_file(f"{name}/{choice}", config_dir)) for choice in chosen))
 
 
 def _filter_sections(sections: list[Section], target: str, rest: str) -> list[Section]:
