@@ -1,4 +1,4 @@
-"""`rlrun config show | names | metrics | diff`: what can be set and measured, and in what two runs differ."""
+"""`rlrun config show | metrics | diff`: what can be set and measured, and in what two runs differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, o
 from launcher.config import diff as differ
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import Setting, written
-from launcher.config.reference import coming_from, groups
+from launcher.config.reference import groups
 from launcher.config.reference.groups import Group, Section
 from launcher.core import metrics as catalogue
 from launcher.core.metric_aliases import canonical, spellings
@@ -92,20 +92,6 @@ def _setting_node(row: Setting, section: Section) -> dict[str, Any]:
             "range": row.shape.range, "values": row.shape.values, "says": row.description,
             "declared": row.where}  # fmt: skip
     return node | ({"this_choice": section.sets[row.name]} if row.name in section.sets else {})
-
-
-@app.command("names")
-def names(
-    project: Annotated[
-        str, typer.Argument(metavar="PROJECT", help="trl, verl, axolotl, llama-factory or hugging-face.")
-    ],
-) -> CommandAnswer:
-    """Print another project's names with what to type here."""
-    other = coming_from.project(project)
-    pairs = [(name, meaning) for _, each, meaning in coming_from.rows(other) for name in each]
-    nodes = [{"name": name, "ours": each.ours, "here": coming_from.here(each, other.key)} for name, each in pairs]
-    rows = [((name, "bold"), coming_from.here(meaning, other.key, code="")) for name, meaning in pairs]
-    return CommandAnswer(nodes, lambda: say_table(make_table([other.name, "here"], rows, whole=())))
 
 
 @app.command("metrics")
