@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
-from launcher.config.names.table import Project
+from launcher.config.names.table import Project, Translation, table
 from launcher.config.reference import groups as handbook
-from launcher.config.reference.coming_from import NOTHING, here, marked, pages, rows
 
 FOLDER = Path(__file__).with_name("coming-from")
+NOTHING = "Not here"
+EXTRA = "engine.extra"
+
+
+def pages() -> dict[str, Project]:
+    """The projects, by the name of their page: `llama-factory`."""
+    return {project.name.lower().replace(" ", "-"): project for project in table().projects.values()}
 
 
 def page(of: Project) -> str:
@@ -42,6 +50,56 @@ def page(of: Project) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def rows(of: Project) -> Iterator[tuple[str, list[str], Translation]]:
+    """Section, names and meaning of everything that the project `of` has a name for."""
+    for meaning in table().meanings:
+        sources = [key for key in (of.key, of.like) if key]
+        if names := list(dict.fromkeys(chain.from_iterable(meaning.names.get(key, ()) for key in sources))):
+            top = meaning.ours[0].partition(".")[0] if meaning.ours else NOTHING
+            yield top, names, meaning
+
+
+def marked(text: str) -> str:
+    """Each word of a text marked as code."""
+    return " ".join(f"`{word}`" for word in text.split())
+
+
+def here(meaning: Translation, of: str) -> str:
+    """What to type, or to do, in a few words; `of` is the key of the project whose page it is for."""
+    with_verl = _with_verl(meaning) if of == "verl" else ""
+
+    if not meaning.ours:
+        return "; ".join(filter(None, (meaning.instead, with_verl)))
+    if meaning.convert:
+        text = " and ".join(f"`{name}`" for name in meaning.ours)
+    elif meaning.values is not None:
+        translations = [
+            f"{marked(theirs)}: {marked(ours) or 'leave it out'}" for theirs, ours in meaning.values.items()
+        ]
+        text = "; ".join(translations).replace("{}", "VALUE").replace("`*`", "others")
+    elif meaning.use:
+        text = marked(meaning.use.replace("{}", "VALUE"))
+    else:
+        text = f"`{meaning.ours[0]}=VALUE`" if not meaning.instead else ""
+    more = f"otherwise {meaning.instead}" if meaning.instead and text else meaning.instead
+    return "; ".join(filter(None, (text, meaning.note, more, with_verl)))
+
+
+def _with_verl(meaning: Translation) -> str:
+    """What differs with engine=verl; empty where nothing does."""
+    if not meaning.verl_engine:
+        return ""
+    values_by_text = dict[str, list[str]]()
+    for theirs, ours in meaning.verl_engine.items():
+        text = "refused" if ours is None else marked(ours) or "left out"
+        text = text.replace(f" `{EXTRA}`", " and passed on").replace(f"`{EXTRA}`", "passed on")
+        values_by_text.setdefault(text, []).append("others" if theirs in "*?" else f"`{theirs}`")
+    if [*values_by_text.values()] == [["others"]]:
+        return f"with `engine=verl` {next(iter(values_by_text))}".replace("{}", "VALUE")
+    text_of_values = "; ".join(f"{', '.join(theirs)}: {text}" for text, theirs in values_by_text.items())
+    return f"with `engine=verl` {text_of_values}".replace("{}", "VALUE")
 
 
 if __name__ == "__main__":

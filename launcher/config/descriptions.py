@@ -10,22 +10,19 @@ import ast
 import inspect
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, get_args
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
 
 from launcher.core.files import PACKAGE
-from launcher.core.settings import ByTarget, listed
-from launcher.spec.run import RunSpec
+from launcher.core.settings import listed
 
 
 @dataclass(frozen=True)
@@ -148,76 +145,61 @@ def spelled(path: Path) -> str:
     return os.fspath(path)
 
 
+_KINDS = {"integer": "int", "number": "float", "boolean": "bool", "string": "str", "null": "null", "object": "a choice"}
+_BOUNDS = (("exclusiveMinimum", ">"), ("minimum", ">="), ("exclusiveMaximum", "<"), ("maximum", "<="))
+
+
 def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
     """A type as the command line's help names it: `int`, `float or null`, `list[str]`, `one of`."""
-    origin, args = get_origin(annotation), get_args(annotation)
-    if hasattr(annotation, "__metadata__"):  # Annotated[...]
-        inner, *more = args  # `Field(gt=0)` keeps them in its metadata
-        rules = chain.from_iterable(rule.metadata if isinstance(rule, FieldInfo) else [rule] for rule in more)
-        return shape_of(inner, [*rules, *metadata])
-    if any(isinstance(rule, ByTarget) for rule in metadata):
-        return Shape(f"a choice of {GROUPS[annotation]}")
-    if origin in (Union, UnionType):
-        return _union_shape([arg for arg in args if arg is not type(None)], metadata, len(args))
-    if origin is Literal:
-        values = tuple(map(written, args))
-        return Shape("one of", ", ".join(values), values)
-    if origin is tuple:
-        return _list_shape(args, metadata)
-    if origin is dict:
-        value = shape_of(args[1])
+    inside = next((each for each in (annotation, *get_args(annotation)) if is_pydantic_dataclass(each)), None)
+    shape = _shape_of_schema(TypeAdapter(Annotated[annotation, *metadata, Field()]).json_schema())
+    rules = [*getattr(annotation, "__metadata__", ()), *metadata]
+    if any(isinstance(rule, BeforeValidator) and rule.func is listed for rule in rules):
+        item = shape.kind.removeprefix("list[").removesuffix("]")
+        return replace(shape, kind=f"{item} or {'a list' if item == 'one' else shape.kind}")
+    return replace(shape, inside=inside)
+
+
+def _shape_of_schema(schema: Mapping[str, Any]) -> Shape:
+    """The shape of a value with this JSON schema, as pydantic writes it."""
+    if branches := schema.get("anyOf"):
+        shapes = list(map(_shape_of_schema, branches))
+        kind = " or ".join(dict.fromkeys(shape.kind for shape in shapes))
+        ranges = ", ".join(shape.range for shape in shapes if shape.range)
+        return Shape(kind, ranges, tuple(value for shape in shapes for value in shape.values))
+    if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
+        return Shape("one of", ", ".join(map(written, values)), tuple(map(written, values)))
+    if schema.get("type") == "array":
+        return _list_shape(schema)
+    if inner := schema.get("additionalProperties"):
+        value = Shape("Any") if inner is True else _shape_of_schema(inner)
         return Shape(f"dict[str, {value.kind}]", value.range)
-    if annotation is bool:
-        return Shape("bool", "", ("true", "false"))
-    if is_pydantic_dataclass(annotation):
-        return Shape(annotation.__name__, inside=annotation)
-    return Shape(annotation.__name__, _pattern(metadata) if annotation is str else _bounds(metadata))
+    if title := schema.get("$ref", "").rpartition("/")[2] or ("properties" in schema and schema["title"]):
+        return Shape(title)
+    kind = _KINDS[schema["type"]]
+    values = {"bool": ("true", "false"), "null": ("null",)}.get(kind, ())
+    return Shape(kind, f"matches {schema['pattern']}" if "pattern" in schema else _range(schema), values)
 
 
-def _union_shape(kinds: list[Any], metadata: Sequence[Any], branches: int) -> Shape:
-    shapes = [shape_of(kind, metadata) for kind in kinds]
-    types = " or ".join(dict.fromkeys(shape.kind for shape in shapes))
-    first, null = shapes[0], ("null",) if branches > len(kinds) else ()
-    ranges = ", ".join(shape.range for shape in shapes if shape.range)
-    return replace(first, kind=" or ".join([types, *null]), range=ranges, values=(*first.values, *null))
+def _list_shape(schema: Mapping[str, Any]) -> Shape:
+    fixed = schema.get("prefixItems", [])
+    item = _shape_of_schema(fixed[0] if fixed else schema["items"])
+    least = 0 if fixed else schema.get("minItems", schema.get("minLength", 0))
+    count = f"{len(fixed)} of them" if fixed else ""
+    each = f"each {'one of ' if item.kind == 'one of' else ''}{item.range}" if item.range else ""
+    ranges = (count, each, f"at least {least} of them" if least else "")
+    return Shape(f"list[{'one' if item.kind == 'one of' else item.kind}]", ", ".join(filter(None, ranges)))
 
 
-def _list_shape(args: tuple[Any, ...], metadata: Sequence[Any]) -> Shape:
-    item = shape_of(args[0])
-    item_range = f"{item.kind} {item.range}".strip() if item.kind == "one of" else item.range
-    kind = "one" if item.kind == "one of" else item.kind
-    single = any(isinstance(rule, BeforeValidator) and rule.func is listed for rule in metadata)
-    count = f"{len(args)} of them" if Ellipsis not in args else ""
-    return Shape(
-        f"{kind} or list[{kind}]".replace("list[one]", "a list") if single else f"list[{kind}]",
-        ", ".join(part for part in (count, f"each {item_range}" if item_range else "", _bounds(metadata)) if part),
-    )
-
-
-def _bounds(metadata: Sequence[Any]) -> str:
-    """`> 0`, `0 <= x < 1`, `at least 1 of them`; empty where any value will do."""
-    low = high = more = ""
-    for rule in metadata:
-        match rule:
-            case Gt(gt=bound):
-                low = f"> {written(bound)}"
-            case Ge(ge=bound):
-                low = f">= {written(bound)}"
-            case Lt(lt=bound):
-                high = f"< {'2^63' if bound == 2**63 else written(bound)}"
-            case Le(le=bound):
-                high = f"<= {written(bound)}"
-            case MinLen(min_length=least):
-                more = f"at least {least} of them"
-    if low and high:
-        sign, _, bound = low.partition(" ")
-        return f"{bound} {sign.replace('>', '<')} x {high}"
-    return low or high or more
-
-
-def _pattern(metadata: Sequence[Any]) -> str:
-    rule = TypeAdapter(Annotated[str, *metadata]).json_schema().get("pattern") if metadata else None
-    return f"matches {rule}" if rule else ""
+def _range(schema: Mapping[str, Any]) -> str:
+    """`> 0`, `0 <= x < 1`; empty where any value will do."""
+    bounds = [
+        (sign, "2^63" if schema[key] == 2**63 else written(schema[key])) for key, sign in _BOUNDS if key in schema
+    ]
+    if len(bounds) == 2:
+        (low_sign, low), (high_sign, high) = bounds
+        return f"{low} {low_sign.replace('>', '<')} x {high_sign} {high}"
+    return " ".join(bounds[0]) if bounds else ""
 
 
 def written(value: Any) -> str:
@@ -231,7 +213,3 @@ def written(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {written(inner)}' for key, inner in value.items())}}}"
     return str(value)
-
-
-GROUPS: dict[Any, str] = {field.annotation: name for name, field in fields_of(RunSpec).items()}
-"""The config group of each noun: `Dataset` -> `data`."""

@@ -1,28 +1,23 @@
-"""Differences of a run from the defaults, and between two runs, recipes or lists of overrides."""
+"""Differences of a run from the defaults, and between two runs."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
-from launcher.config import recipe
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import fields_of, written
 from launcher.config.nodes import TARGET, apart, flat, owner
-from launcher.config.origins import Origin, origins_of
-from launcher.config.recipe import options_apart
-from launcher.config.request import RunRequest, SourcedOverride
-from launcher.config.resolve import resolve_request
+from launcher.config.origins import Origin
 from launcher.config.yaml_lines import Leaf, leaves
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.files import read_file
-from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
@@ -68,25 +63,7 @@ class Side:
     name: str
     values: Mapping[str, Any]
     origins: Mapping[str, Origin]
-    notes: tuple[str, ...] = ()
-    """Values of a recipe that only a running shell knows."""
-    classes: Mapping[str, str] = field(default_factory=dict)
-
-
-class RunFiles(Protocol):
-    """The files of a run's folder that are read here."""
-
-    @property
-    def name(self) -> str:
-        """project/experiment"""
-
-    @property
-    def spec(self) -> Path:
-        """Its settings."""
-
-    @property
-    def words(self) -> Path:
-        """The overrides that it was started with."""
+    classes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -128,7 +105,7 @@ def _differences(a: Side, b: Side) -> Iterator[DiffRow]:
 def node_of(a: Side, b: Side, found: Sequence[DiffRow], *, source: bool) -> dict[str, Any]:
     """The differences as plain data; with `source` also where each value comes from."""
     differs = [_row_node(row, source) for row in found]
-    return {"equal": not differs, "a": a.name, "b": b.name, "differs": differs, "notes": [*a.notes, *b.notes]}
+    return {"equal": not differs, "a": a.name, "b": b.name, "differs": differs}
 
 
 def _row_node(row: DiffRow, source: bool) -> dict[str, Any]:
@@ -149,66 +126,23 @@ def _cell_text(cell: Cell | None) -> str | None:
     return None if cell is None else written(cell.value)
 
 
-def side(text: str, find_run: Callable[[str], RunFiles], config_dir: Path | None = None) -> Side:
-    """The side that `text` names: overrides, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. Raises `Problems`, as does
-    `find_run` where there is no such run."""
-    if "=" in text or len(text.split()) != 1:
-        return _side_of_words(text, config_dir)
-    plain = text.partition("#")[0]
-    scripted = plain.endswith(".sh") or plain in recipe.known()
-    try:
-        run = find_run(text)
-    except Problems as problem:
-        if scripted:
-            return _resolve_side(recipe.one(text).name, recipe.run_request([], config_dir, text))
-        near = suggest(text, recipe.known(), listed="a recipe may be")
-        neither = Problem(short_repr(text), "is not a recipe either", near, "not-found")
-        raise Problems([*problem.problems, neither]) from None
-    if scripted:
-        fix = f"use {run.name} or recipes/{plain.removesuffix('.sh')}.sh"
-        raise Problems(Problem(text, "is a run and a recipe", fix))
-    return side_of_run(text, run)
-
-
-def _side_of_words(text: str, config_dir: Path | None) -> Side:
-    try:
-        overrides = shlex.split(text)
-    except ValueError as error:
-        got = f"cannot be read ({error_message(error)})"
-        raise Problems(Problem(short_repr(text), got, "use overrides such as algorithm=grpo")) from error
-    overrides = overrides[2:] if overrides[:2] == ["rlrun", "train"] else overrides
-    arguments, own_dir, others = options_apart([SourcedOverride(word, f"command line: {word}") for word in overrides])
-    if others:
-        raise Problems([Problem(option, "is not an override", "leave it out") for option in others])
-    return _resolve_side(text, RunRequest(arguments, own_dir or config_dir))
-
-
-def _resolve_side(name: str, by: RunRequest) -> Side:
-    resolution = resolve_request(by)
-    if resolution.problems or not resolution.run:
-        suffix = f"(of {short_repr(name)})"
-        problems = [replace(each, fix=f"{each.fix} {suffix}".lstrip()) for each in resolution.problems]
-        raise Problems([*problems, *(Problem("", note) for note in by.notes)])
-    classes, values = apart(flat(to_node(resolution.run)))
-    return Side(name, values, origins_of(resolution.run, resolution), by.notes, classes)
-
-
-def side_of_run(name: str, run: RunFiles) -> Side:
-    """The settings of spec.yaml, whatever version wrote it. Raises `Problems`."""
-    leaves_by_name = leaves(run.spec)
+def side_of_run(name: str, spec: Path, words: Path) -> Side:
+    """The settings of spec.yaml, whatever version wrote it; `words` is the file with the arguments that the run was
+    started with. Raises `Problems`."""
+    leaves_by_name = leaves(spec)
     names = {key: key.removesuffix(f".{TARGET}") for key in leaves_by_name}
-    typed = _read_words(run.words)
+    typed = _read_words(words)
     fitted = REASONS.keys() if typed[:2] == ["rlrun", "train"] and all("=" in word for word in typed[2:]) else ()
     origins = {
-        names[key]: Origin("default" if key in fitted else "run", f"{run.spec}:{leaf.line}")
+        names[key]: Origin("default" if key in fitted else "run", f"{spec}:{leaf.line}")
         for key, leaf in leaves_by_name.items()
     }
     for word in typed:
         key, _, text = word.partition("=")
         if (leaf := leaves_by_name.get(key)) and _still_holds(text, leaf):
-            origins[key] = Origin("command line", f"{run.words}: {word}")
+            origins[key] = Origin("command line", f"{words}: {word}")
     classes, values = apart({key: leaf.value for key, leaf in leaves_by_name.items()})
-    return Side(name, values, origins, (), classes)
+    return Side(name, values, origins, classes)
 
 
 def _read_words(words: Path) -> list[str]:

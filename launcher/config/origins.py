@@ -1,13 +1,12 @@
-"""Where each value of a run comes from: an argument, a line of a recipe or config file, the environment, or a class.
+"""Where each value of a run comes from: an argument, a line of a recipe or config file, or a class.
 
 Files are merged in Hydra's order, then overrides in the order of the arguments; the last one sets the value.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,9 +21,8 @@ from launcher.core.files import conf_dir
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
-Kind = Literal["command line", "recipe", "run", "file", "environment", "default"]
+Kind = Literal["command line", "recipe", "run", "file", "default"]
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
-_ENVIRONMENT = "oc.env:"
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Origin:
     where: str
     """`command line: sampler.n=8`, `recipes/grpo-gsm8k.sh:8`, `conf/data/gsm8k.yaml:3`, `launcher/spec/run.py:65`."""
     refers: tuple[str, ...] = ()
-    """The settings (or `oc.env:NAME`) that the value is interpolated from; `where` names them, too."""
+    """The settings that the value is interpolated from; `where` names them, too."""
 
     def __str__(self) -> str:
         return self.where
@@ -80,12 +78,8 @@ def _set_origin(origins: dict[str, Origin], key: str, value: Any, origin: Origin
     """Record `origin` for the setting `key`, or for each value of a mapping, which is merged into what is there."""
     for name, inner in walk(value, key, lists=False):
         texts = [text for _, text in walk(inner) if isinstance(text, str)]
-        origins[name] = replace(origin, refers=tuple(_references(" ".join(texts), name)))
-
-
-def _references(text: str, place: str) -> Iterator[str]:
-    for name in _REFERENCE.findall(text):
-        yield name.partition(",")[0] if name.startswith(_ENVIRONMENT) else absolute(name, place)
+        references = [absolute(reference, name) for reference in _REFERENCE.findall(" ".join(texts))]
+        origins[name] = replace(origin, refers=tuple(references))
 
 
 def _origin_of(key: str, origins: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:
@@ -105,13 +99,8 @@ def _origin_of(key: str, origins: Mapping[str, Origin], node: Mapping[str, Any])
 
 def _follow_references(origin: Origin, origins: Mapping[str, Origin]) -> Origin:
     """The origin with the places that its interpolations lead to."""
-    kind, where = origin.kind, origin.where
+    where = origin.where
     for reference in origin.refers:
-        name = reference.removeprefix(_ENVIRONMENT)
-        if name != reference and name in os.environ:
-            kind, where = "environment", f"environment {name} ({where})"
-        elif name != reference:
-            where = f"{where} (the environment has no {name})"
-        elif reference in origins:
+        if reference in origins:
             where = f"{where} -> {reference} ({_follow_references(origins[reference], origins).where})"
-    return replace(origin, kind=kind, where=where)
+    return replace(origin, where=where)

@@ -1,36 +1,34 @@
-"""What Hydra may read: config files of limited size, and the environment variables of a list.
+"""What Hydra may read: config files of limited size, and in them references to other settings.
 
-OmegaConf's other resolvers stay: they compute values from values and reach nothing outside the config (`oc.select`,
-`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. The number of values that
-interpolations expand to is limited, too: `${b}${b}`, nested thirty times, is a gigabyte.
+`${GROUP.SETTING}` and `${oc.select:GROUP.SETTING,OTHERWISE}` reach nothing outside the config; OmegaConf's other
+resolvers are refused. What references expand to is limited for the whole config: `${b}${b}`, nested thirty times, is a
+gigabyte.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import Container, Node, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
-from omegaconf.resolvers import oc
 from yaml import YAMLError
 
 from launcher.config.descriptions import fields_of
 from launcher.config.guard import size_problems
 from launcher.config.nodes import absolute, owner, walk
 from launcher.config.yaml_lines import read_checked
-from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits
+from launcher.core.bounded_parse import SIZE
 from launcher.core.composition import LOCK
 from launcher.core.files import conf_dir
-from launcher.core.problems import Problem, Problems, error_message
-from launcher.core.redaction import is_secret_name
+from launcher.core.problems import Problem, Problems
 
-READABLE = ("HOME", "USER", "LOGNAME", "HOSTNAME", "TMPDIR", "PWD", "CUDA_VISIBLE_DEVICES")
-BEGINNINGS = ("RLRUN_", "SLURM_")
+REFERENCES = 1_000
+"""Most interpolations of a config: resolving each looks at all of its values."""
 _NAMES = re.compile(r"[.]*[A-Za-z_][\w.]*")
 _SETTING = re.compile(r"\$\{([a-z_]+(?:\.[a-z_]+)+)\}")
 
@@ -45,40 +43,15 @@ def check_file(file: Path) -> None:
         read_checked(file)
 
 
-def environment(name: str, *default: Any) -> str | None:
-    """`${oc.env:NAME}` and `${oc.env:NAME,default}`."""
-    where = f"${{oc.env:{name}}}"
-    if is_secret_name(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
-        known = ", ".join([*READABLE, *(f"{beginning}..." for beginning in BEGINNINGS)])
-        raise Problems(Problem(where, "is not a variable that a config may read", f"use {known}", "not-permitted"))
-    if name in os.environ:
-        return os.environ[name]
-    if not default:
-        fix = f"use ${{oc.env:{name},DEFAULT}}"
-        raise Problems(Problem(where, f"the environment has no {name}", fix, "not-found"))
-    return None if default[0] is None else str(default[0])
+def _refuse_resolver(name: str, *_: Any) -> None:
+    place = f"${{{name}:...}}"
+    raise Problems(
+        Problem(place, "is not for settings", "write the value itself, or ${GROUP.SETTING}", "not-permitted")
+    )
 
 
-def create(text: Any, _parent_: Container) -> Any:
-    """`${oc.create:...}`, with limits on a text, which is YAML."""
-    if isinstance(text, str):
-        try:
-            check_limits(text)
-        except (LimitExceeded, YAMLError) as error:
-            raise Problems(Problem("${oc.create:...}", error_message(error), "use less, and YAML")) from error
-    return oc.create(text, _parent_)
-
-
-def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
-    """`${oc.decode:...}`, with limits on a text, which is of Hydra's grammar."""
-    if isinstance(text, str) and (found := size_problems("${oc.decode:...}", text)):
-        raise Problems(found)
-    return oc.decode(text, _parent_, _node_)
-
-
-OmegaConf.register_new_resolver("oc.create", create, replace=True)
-OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
-OmegaConf.register_new_resolver("oc.env", environment, replace=True)
+for resolver in ("oc.env", "oc.create", "oc.decode", "oc.deprecated", "oc.dict.keys", "oc.dict.values"):
+    OmegaConf.register_new_resolver(resolver, partial(_refuse_resolver, resolver), replace=True)
 
 
 def resolved(config: Any) -> dict[str, Any]:
@@ -124,26 +97,32 @@ def _is_in_config(name: str, places: Mapping[str, str]) -> bool:
 
 
 def _check_expansion(texts: Mapping[str, str]) -> None:
-    """Raises `Problems` where the unresolved interpolations of a config would expand to more than VALUES."""
-    if problems := [problem for name, text in texts.items() if "${" in text for problem in size_problems(name, text)]:
+    """Raises `Problems` where a config has too many interpolations, or they would expand to more than SIZE characters
+    together."""
+    with_references = {name: text for name, text in texts.items() if "${" in text}
+    problems = [problem for name, text in with_references.items() for problem in size_problems(name, text)]
+    if (count := sum(text.count("${") for text in with_references.values())) > REFERENCES:
+        problems.append(Problem("--config-dir", f"has {count:,} interpolations", f"use at most {REFERENCES:,}"))
+    if problems:
         raise Problems(problems)
-    weights: dict[str, int] = {}
+    sizes: dict[str, int] = {}
 
-    def weight(place: str, above: tuple[str, ...]) -> int:
-        """How many values a setting, or a group of settings, expands to."""
+    def size(place: str, above: tuple[str, ...]) -> int:
+        """How many characters a setting, or a group of settings, expands to; a value counts as one at least."""
         if place in above:
             raise Problems(Problem(place, "stands within itself", "use a value"))
-        if place not in weights:
+        if place not in sizes:
             inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
             references = [reference for name in inner for reference in _named_settings(texts[name], name, texts)]
-            weights[place] = len(inner) + sum(weight(reference, (*above, place)) for reference in references)
-            if weights[place] > VALUES:
-                raise Problems(Problem(place, f"stands for more than {VALUES:,} values", "use fewer"))
-        return weights[place]
+            sizes[place] = sum(len(texts[name]) + 1 for name in inner)
+            sizes[place] += sum(size(reference, (*above, place)) for reference in references)
+        return sizes[place]
 
-    for name, text in texts.items():
-        if "${" in text:
-            weight(name, ())
+    total = 0
+    for name in with_references:
+        total += size(name, ())
+        if total > SIZE:
+            raise Problems(Problem(name, f"interpolations stand for more than {SIZE:,} characters", "use fewer"))
 
 
 def _named_settings(text: str, place: str, texts: Mapping[str, str]) -> Iterator[str]:

@@ -219,7 +219,7 @@ def differing_settings(records: Sequence[RunRecord]) -> tuple[list[SettingsRow],
         if record.of_log:
             continue
         try:
-            parsed[place] = diff.side_of_run(record.name, record.folder)
+            parsed[place] = diff.side_of_run(record.name, record.folder.spec, record.folder.words)
         except Problems as error:
             problems += [f"{record.name}: its settings are left out: {line}" for line in error.lines]
     order = dict[tuple[str, bool], None]()

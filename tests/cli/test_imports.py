@@ -28,7 +28,7 @@ for words in json.loads(sys.argv[1]):
 """
 COMMANDS = [
     ["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
-    ["config", "show"], ["config", "show", "engine"], ["config", "diff", " ".join(WORDS), " ".join(WORDS)],
+    ["config", "show"], ["config", "show", "engine"], ["config", "diff", "r", "r"],
     ["watch", "r"], ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
     ["rerun", "--help"], ["plan", "-m", *WORDS, "seed=0,1"],
     ["cluster", "up", "--help"],

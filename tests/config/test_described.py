@@ -62,7 +62,7 @@ class Below(Base):
         (Literal["a", "b"] | None, "one of or null", "a, b", ("a", "b", "null")),
         (Names, "str or list[str]", "", ()),
         (tuple[Decay, Decay], "list[float]", "2 of them, each 0 <= x < 1", ()),
-        (dict[str, Chosen[Reward]], "dict[str, a choice of reward]", "", ()),
+        (dict[str, Chosen[Reward]], "dict[str, a choice]", "", ()),
         (Name, "str", r"matches ^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$", ()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # those of types hold addresses
@@ -102,8 +102,8 @@ def test_every_setting_says_its_consequence(target):
 def test_every_default_is_within_its_range():
     """What is shown is taken by the class: each default, put in by itself as JSON, is accepted."""
     for target in TARGETS:
-        chosen = [] if target in handbook.PLAIN else [choice.name for choice in handbook.choices(target)]
-        for cls in handbook.classes(target, chosen):
+        choices = [] if target in handbook.PLAIN else handbook.choices(target)
+        for cls in {choice.cls for choice in choices}:
             for name, declared in fields_of(cls).items():
                 if not declared.is_required():
                     default = declared.get_default(call_default_factory=True, validated_data={})

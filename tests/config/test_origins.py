@@ -121,24 +121,10 @@ def own(folder: Path, **files: str) -> Path:
 
 def test_a_folder_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLRUN_PROMPTS", "77")
-    monkeypatch.delenv("RLRUN_NOT_THERE", raising=False)
-    text = (
-        "# mine\n"
-        "_target_: launcher.data.reverse.Reverse\n"
-        "n_prompts: ${oc.decode:${oc.env:RLRUN_PROMPTS}}\n"
-        "n_val: ${.n_demos}\n"
-        "n_demos: 16\n"
-        "noise: ${oc.decode:${oc.env:RLRUN_NOT_THERE,0.25}}\n"
-    )
+    text = "# mine\n_target_: launcher.data.reverse.Reverse\nn_val: ${.n_demos}\nn_demos: 16\n"
     folder = own(tmp_path, data__mine=text)
     found = origins(["algorithm=grpo", "model=tiny", "data=mine", "sampler.n=4"], folder)
-    assert found["data.n_prompts"] == Origin(
-        "environment", "environment RLRUN_PROMPTS (own/data/mine.yaml:3)", ("oc.env:RLRUN_PROMPTS",)
-    )
-    assert found["data.n_val"].where == "own/data/mine.yaml:4 -> data.n_demos (own/data/mine.yaml:5)"
-    assert found["data.noise"].where == "own/data/mine.yaml:6 (the environment has no RLRUN_NOT_THERE)"
-    assert found["data.noise"].kind == "file"
+    assert found["data.n_val"].where == "own/data/mine.yaml:3 -> data.n_demos (own/data/mine.yaml:4)"
 
 
 def test_of_two_files_of_one_name_the_one_that_hydra_takes_is_named(tmp_path, monkeypatch):

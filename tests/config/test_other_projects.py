@@ -17,13 +17,12 @@ from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import written
 from launcher.config.known import has_setting
 from launcher.config.names.conversions import RULES, RunContext, convert, is_complete
-from launcher.config.names.table import Translation, table
+from launcher.config.names.table import Project, Translation, table
 from launcher.config.nodes import flat
-from launcher.config.reference import coming_from
 from launcher.config.request import SourcedOverride
 from launcher.config.resolve import resolve, try_resolve
 from launcher.config.suggestions import Suggester, Suggestion, suggest_choice
-from launcher.core.problems import Problems, nearest, suggest, without_style
+from launcher.core.problems import nearest, suggest, without_style
 from launcher.spec.stored import to_node
 
 GROUPS = groups()
@@ -327,30 +326,16 @@ def test_nothing_is_suggested_that_was_typed() -> None:
 PAGES = runpy.run_path(str(ROOT / "docs" / "names_pages.py"))
 
 
-@pytest.mark.parametrize("name", coming_from.pages())
-def test_a_page_is_what_the_table_says(name: str) -> None:
-    written = (ROOT / "docs" / "coming-from" / f"{name}.md").read_text()
-    assert written == PAGES["page"](coming_from.project(name)), "make settings writes it"
-
-
-def test_there_is_a_page_for_each_project() -> None:
-    assert {path.stem for path in (ROOT / "docs" / "coming-from").glob("*.md")} == set(coming_from.pages())
-    with pytest.raises(Problems, match=r"llama_factory: no such project; did you mean llama-factory\?"):
-        coming_from.project("llama_factory")
+def test_each_project_has_a_page_and_it_is_what_the_table_says() -> None:
+    pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "coming-from").glob("*.md")}
+    assert pages == {name: PAGES["page"](of) for name, of in PAGES["pages"]().items()}, "make settings writes them"
 
 
 @pytest.mark.parametrize("project", table().projects.values(), ids=lambda project: project.key)
-def test_the_command_of_a_page_is_right(project: coming_from.Project) -> None:
+def test_the_command_of_a_page_is_right(project: Project) -> None:
     words = shlex.split(project.ours.replace("\\\n", " "))
     assert words[:2] == ["rlrun", "train"]
     resolve(words[2:])
-
-
-def test_the_command_prints_a_table() -> None:
-    run = CliRunner().invoke
-    assert "num_generations" in run(app, ["config", "names", "trl"]).output
-    assert '"sampler.n"' in run(app, ["config", "names", "trl", "--json"]).output
-    assert run(app, ["config", "names", "nobody"]).exit_code == 2
 
 
 def test_all_of_a_command_is_taken_together() -> None:

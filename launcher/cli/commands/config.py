@@ -1,22 +1,21 @@
-"""`rlrun config show | names | metrics | diff`: what can be set and measured, and in what two runs differ."""
+"""`rlrun config show | metrics | diff`: what can be set and measured, and in what two runs differ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from launcher.cli.arguments import ConfigDir, Root
-from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, out, say, say_table, tell
+from launcher.cli.arguments import ConfigDir, Root, RunName
+from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, out, say, say_table
 from launcher.config import diff as differ
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import Setting, written
-from launcher.config.reference import coming_from, groups
+from launcher.config.reference import groups
 from launcher.config.reference.groups import Group, Section
 from launcher.core import metrics as catalogue
 from launcher.core.metric_aliases import canonical, spellings
@@ -34,7 +33,6 @@ Target = Annotated[
     ),
 ]
 ABSENT = "-"
-SIDE = "Quoted arguments, a run, or a recipe (grpo-gsm8k, my.sh#2)."
 
 
 @app.command("show")
@@ -95,20 +93,6 @@ def _setting_node(row: Setting, section: Section) -> dict[str, Any]:
     return node | ({"this_choice": section.sets[row.name]} if row.name in section.sets else {})
 
 
-@app.command("names")
-def names(
-    project: Annotated[
-        str, typer.Argument(metavar="PROJECT", help="trl, verl, axolotl, llama-factory or hugging-face.")
-    ],
-) -> CommandAnswer:
-    """Print another project's names with what to type here."""
-    other = coming_from.project(project)
-    pairs = [(name, meaning) for _, each, meaning in coming_from.rows(other) for name in each]
-    nodes = [{"name": name, "ours": each.ours, "here": coming_from.here(each, other.key)} for name, each in pairs]
-    rows = [((name, "bold"), coming_from.here(meaning, other.key, code="")) for name, meaning in pairs]
-    return CommandAnswer(nodes, lambda: say_table(make_table([other.name, "here"], rows, whole=())))
-
-
 @app.command("metrics")
 def metrics(
     pattern: Annotated[
@@ -141,24 +125,25 @@ def _say_metrics(matches: Mapping[str, catalogue.Metric], with_spellings: bool) 
 
 @app.command("diff")
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
-    b: Annotated[str, typer.Argument(metavar="B", help=SIDE)],
+    a: RunName,
+    b: RunName,
     source: Annotated[bool, typer.Option("--source", help="Show where each value comes from.")] = False,
-    config_dir: ConfigDir = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
-    """Compare two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""
-    one_side, other_side = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
+    """Compare the settings of two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""
+    runs = [store.find(name, root=root) for name in (a, b)]
+    one_side, other_side = (
+        differ.side_of_run(name, run.spec, run.words) for name, run in zip((a, b), runs, strict=True)
+    )
     rows = differ.rows(one_side, other_side)
-    notes = [*one_side.notes, *other_side.notes]
     return CommandAnswer(
         differ.node_of(one_side, other_side, rows, source=source),
-        lambda: _say_difference(one_side.name, other_side.name, rows, notes, source),
+        lambda: _say_difference(a, b, rows, source),
         exit_code=int(bool(rows)),
     )
 
 
-def _say_difference(a: str, b: str, rows: list[differ.DiffRow], notes: list[str], source: bool) -> None:
+def _say_difference(a: str, b: str, rows: list[differ.DiffRow], source: bool) -> None:
     if rows:
         origin_head, derived = ["from"] if source else [], any(row.derived for row in rows)
         cells = list[list[Cell]]()
@@ -172,5 +157,3 @@ def _say_difference(a: str, b: str, rows: list[differ.DiffRow], notes: list[str]
         say(f"A  {a}\nB  {b}", "dim")
         head = ["setting", "A", *origin_head, "B", *origin_head, *([""] if derived else [])]
         say_table(make_table(head, cells, whole=["setting"]))
-    for note in dict.fromkeys(notes):
-        tell(f"· {note}")

@@ -88,7 +88,6 @@ class SettingsDiff(BaseModel):
     a: str
     b: str
     differs: list[dict[str, Any]]
-    notes: list[str]
 
 
 class Checkpoint(BaseModel):
@@ -217,7 +216,7 @@ def get_config_diff(run: UsesOwnRun, other: str, services: UsesServices, source:
 def _settings_side(run: ReadRun) -> diff.Side:
     if not run.folder.spec.is_file():
         raise Problems(Problem(run.folder.name, "has no settings", "it has some once it was started", "not-found"))
-    return diff.side_of_run(run.folder.name, run.folder)
+    return diff.side_of_run(run.folder.name, run.folder.spec, run.folder.words)
 
 
 @router.get(f"{JOB}/checkpoints", response_model=list[Checkpoint], response_model_exclude_unset=True)
