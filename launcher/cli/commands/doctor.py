@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.output import AsJson, CommandAnswer, out, progress_line, say, say_result
+from launcher.cli.output import CommandAnswer, progress_line, say, say_result
 from launcher.clusters.nodes.processes import is_node
-from launcher.clusters.ray import remote
 from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import Problem, Problems
 from launcher.tools.doctor import probe, remote_probe
@@ -29,7 +28,6 @@ def doctor(
     wait_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Wait so many seconds for the answer of a node.")
     ] = remote_probe.WAIT_S,
-    as_json: AsJson = False,
 ) -> CommandAnswer:
     """Each check prints one line with OK, WARN or FAIL; a line that is not OK says what to do. The exit code is 1 where
     any check fails, otherwise 0.
@@ -42,8 +40,8 @@ def doctor(
         fix = f"use rlrun doctor --nodes {address}"
         raise Problems(Problem(address, "an address belongs to --nodes", fix, "conflicting-settings"))
     if nodes and not is_node():
-        words = ["doctor", "--nodes", f"--root={root}", f"--timeout={wait_s:g}", *(["--json"] if as_json else [])]
-        remote.become(address, words, out.width)
+        fix = "use it on a node of the cluster, or rlrun cluster join"
+        raise Problems(Problem("--nodes", "this machine is no node of a Ray cluster", fix, "not-found"))
     with progress_line() as tell:
         if nodes:
             node_results = list(remote_probe.examined(address, root, wait_s, tell))
