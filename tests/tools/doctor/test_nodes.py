@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,12 +92,6 @@ def test_a_wrong_address_is_named_before_ray_is_asked(address: str, word: str) -
     with pytest.raises(Problems) as found:
         list_nodes(address)
     assert word in found.value.lines[0]
-
-
-def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    ((where, found),) = remote_probe.examined("127.0.0.1:1", Path("runs"), 5, lambda _: None)
-    assert where == "cluster" and found.fix == "pip install ray"
 
 
 @pytest.mark.slow
