@@ -127,7 +127,7 @@ def test_one_is_exported_and_loads(which: list[str], trained: Path, look: Look, 
         (["export", "r", "--to", "hf", "--out", "~nobody42/o"],
          ["~nobody42/o: nobody here has such a home folder; use a whole path"]),
         (["export", "--to", "hf", "--out", "o"], ["RUN: is missing; use rlrun checkpoints export RUN"]),
-        (["r", "s"], ["r s: is not an action and a run; use list, best, export or repair, and a run"]),
+        (["r", "s"], ["r s: is not an action and a run; use list, best or export, and a run"]),
         (["q"], ["'q': no run of that name in runs; it may be rlrun/r"]),
     ],
 )  # fmt: skip

@@ -1,7 +1,4 @@
-"""`rlrun checkpoints [list | best | export | repair] RUN`: what a run kept, which is best, and one of them for others.
-
-RUN may also be a folder of checkpoints that verl wrote.
-"""
+"""`rlrun checkpoints [list | best | export] RUN`: what a run kept, which is best, and one of them for others."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import Root, complete_run
-from launcher.cli.commands import verl_checkpoints
 from launcher.cli.output import Cell, CommandAnswer, err, make_table, say, say_table, tell
 from launcher.cli.progress import show_bytes
 from launcher.core import checkpoints
@@ -29,8 +25,7 @@ from launcher.runs.kept_checkpoints import Kept
 OPTIONS = {
     "list": {"--metric", "--no-verify"},
     "best": {"--metric"},
-    "export": {"--to", "--out", "--step", "--best", "--newest", "--metric", "--merge", "--base", "--python"},
-    "repair": set[str](),
+    "export": {"--to", "--out", "--step", "--best", "--newest", "--metric", "--merge", "--base"},
 }
 """Action -> the options that it takes."""
 WHY = {"damaged": "it does not verify", "aside": "an earlier one was resumed"}
@@ -40,7 +35,7 @@ def of_run(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[list|best|export|repair] RUN", help="What to do, and with which run.", autocompletion=complete_run
+            metavar="[list|best|export] RUN", help="What to do, and with which run.", autocompletion=complete_run
         ),
     ],
     metric: Annotated[
@@ -54,23 +49,13 @@ def of_run(
     newest: Annotated[bool, typer.Option("--newest", help="export: the newest one; so by default.")] = False,
     fold: Annotated[bool, typer.Option("--merge", help="export: a LoRA adapter is added into its base.")] = False,
     base: Annotated[str | None, typer.Option("--base", help="export --merge: the folder of the base.")] = None,
-    python: Annotated[
-        str | None, typer.Option("--python", help="export of verl's own folder: the Python of verl's environment.")
-    ] = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
-    """What is exported is a plain model folder. RUN may be a folder of checkpoints that verl wrote; repair makes its
-    tracker file name the newest complete one.
-    """
+    """What is exported is a plain model folder."""
     options = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
-             "--best": best, "--newest": newest, "--merge": fold, "--base": base, "--python": python}  # fmt: skip
+             "--best": best, "--newest": newest, "--merge": fold, "--base": base}  # fmt: skip
     action, name = _read_words(words)
     _check_options(action, [option for option, value in options.items() if value])
-    if verl_checkpoints.is_folder(name):
-        return verl_checkpoints.answer(action, Path(name).expanduser(), step, folder, python)
-    if action == "repair" or python:
-        got = "is of a folder of checkpoints that verl wrote, and this is none"
-        raise Problems(Problem("--python" if python else "repair", got, "leave it out", "not-supported"))
     run = store.find(name, root)
     if action == "list":
         with err.status("hashing"):
@@ -114,7 +99,7 @@ def _read_words(words: list[str]) -> tuple[str, str]:
     if not names:
         raise Problems(Problem("RUN", "is missing", f"use rlrun checkpoints {actions[0]} RUN"))
     if len(names) > 1:
-        fix = "use list, best, export or repair, and a run"
+        fix = "use list, best or export, and a run"
         raise Problems(Problem(shlex.join(words), "is not an action and a run", fix))
     return (actions or ["list"])[0], names[0]
 
