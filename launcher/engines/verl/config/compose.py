@@ -58,12 +58,11 @@ def compose(words: Sequence[str], program: Program) -> VerlConfig:
     node, wrong_values = _apply(base, values)
     composed.config, unresolved = _resolve(node, base)
     composed.problems += unresolved
-    wrong_values |= _wrong_values(
-        composed.config, base, (each for each in values if each.key_or_group not in wrong_values)
-    )
+    fitting = [each for each in values if each.key_or_group not in wrong_values]
+    wrong_values |= _wrong_values(composed.config, base, fitting)
     if wrong_values:
         composed.problems += wrong_values.values()
-        node, _ = _apply(base, (each for each in values if each.key_or_group not in wrong_values))
+        node, _ = _apply(base, (each for each in fitting if each.key_or_group not in wrong_values))
         composed.config, _ = _resolve(node, base)
     return composed
 
