@@ -10,7 +10,6 @@ RUNS ?= 5
 PEERS ?= .venv-oracles
 VERL ?= .venv-verl
 VLLM ?= .venv-vllm
-JOBS ?= .venv-jobs
 TRACKERS ?= .venv-trackers
 VERIFIERS ?= .venv-verifiers
 PAGE ?= .venv-page
@@ -18,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers ends weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -85,17 +84,6 @@ node-chaos: $(VENV)/ready-dev  ## kill parts of runs over two nodes on this mach
 
 test-slurm: $(VENV)/ready-dev  ## runs in a Slurm made on this machine (root): preempted, out of time, stopped, resumed
 	$(VENV)/bin/python benchmarks/slurm.py
-
-$(JOBS)/ready: $(VENV)/ready-dev
-	$(PYTHON) -m venv $(JOBS)
-	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(JOBS)/bin/python -c \
-		'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
-	$(JOBS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt 'ray[default]'
-	$(JOBS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
-	@touch $@
-
-test-jobs: $(JOBS)/ready  ## detached runs as jobs of a Ray cluster (with rlrun[jobs], in its own environment)
-	$(JOBS)/bin/python -m pytest tests/clusters/test_jobs.py tests/clusters/test_remote.py --durations=5
 
 $(TRACKERS)/ready: $(VENV)/ready-dev
 	$(PYTHON) -m venv $(TRACKERS)
@@ -334,4 +322,4 @@ picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(JOBS) $(TRACKERS) $(VERIFIERS) $(PAGE) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(TRACKERS) $(VERIFIERS) $(PAGE) .pytest_cache .mypy_cache .ruff_cache .hypothesis

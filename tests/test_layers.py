@@ -42,9 +42,7 @@ BELOW = {
     "engines.torch.rollout": "core spec text engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core spec",
     "engines.verl.config": "core config.names engines.verl.rules",
-    "engines.verl": (
-        "core clusters.ray config.names spec data logs models rewards engines engines.verl.config engines.verl.rules"
-    ),
+    "engines.verl": ("core config.names spec data logs models rewards engines engines.verl.config engines.verl.rules"),
     "reports": "core spec health monitor runs views config",
     "config.reference": "core spec config.names config",
     "engines.torch.train": (

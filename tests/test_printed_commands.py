@@ -46,7 +46,7 @@ ROWS: dict[str, dict[str, Any]] = {
 READS = {("runs",), ("show",), ("status",), ("watch",), ("logs",), ("checkpoints",), ("config", "show"), ("metrics",),
          ("config", "diff"), ("config", "metrics"), ("data", "list"), ("model", "list"),
          ("samples",), ("diagnose",), ("compare",), ("report",)}  # fmt: skip
-ELSEWHERE = {"export", "--follow", "-f", "--cluster", "own", "<(zcat", "rates-sweep1", "rates-sweep1-lr_0.0003-seed_0"}
+ELSEWHERE = {"export", "--follow", "-f", "own", "<(zcat", "rates-sweep1", "rates-sweep1-lr_0.0003-seed_0"}
 """Words of commands that read more than a run's folder or a log."""
 STEPS = (0, 10, 20, 40, 100, 1120)
 MEASURED = ("training/global_step", "critic/score/mean", "critic/frac_reward_zero_std", "response_length/mean",
@@ -244,7 +244,7 @@ def test_it_plans(one: Printed, typed_in: Callable[[Printed], list[str]]) -> Non
     words = [word for word in typed_in(one)[1:] if word not in ("-d", "--dry-run")]
     ran = CliRunner().invoke(app, ["plan", *words])
     failed = set(re.findall(r"^FAIL  (\S+)", ran.output, re.MULTILINE))
-    assert failed <= ({"cluster"} if "cluster.address=auto" in words else set()), ran.output  # no cluster is up
+    assert failed <= ({"cluster"} if "cluster=ray" in words else set()), ran.output  # no cluster is up
     assert ran.exit_code == (2 if failed else 0), ran.output
 
 

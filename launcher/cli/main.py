@@ -58,7 +58,7 @@ COMMANDS = (
     ),
     CommandEntry("status", "runs:status", "Print where a run stands on one line, or each point of a sweep.", LOOK),
     CommandEntry(
-        "watch", "runs:watch", "Watch a run until it ends, from any machine that sees its folder or its cluster.", LOOK
+        "watch", "runs:watch", "Watch a run until it ends, from any machine that sees its folder.", LOOK
     ),
     CommandEntry(
         "metrics", "metrics:metrics",

@@ -83,17 +83,6 @@ def check_listening(address: str, seconds: float) -> None:
     socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
 
-def is_this_machine(host: str) -> bool:
-    """Whether `host` is a name or address of this machine; no packet is sent to it."""
-    try:
-        family, kind, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(place)
-            return bool(probe.getsockname()[0] == probe.getpeername()[0])
-    except OSError:
-        return False
-
-
 def has_open(pid: int, path: Path) -> bool:
     """Whether the process has the file open, as far as this user may see."""
     try:

@@ -1,8 +1,7 @@
 """A run as programs handle it: plan it, submit it, resume it, stop it, read its events.
 
 Each function may be called many times, from any thread; none handles a signal, and none waits for training. A submitted
-run is `rlrun train` as a process in a session of its own, on this machine or, where the run trains on a Ray cluster, on
-the head: a job of the cluster starts it there by `python -m launcher.launch.job FOLDER WORDS`, and ends once it began.
+run is `rlrun train` as a process of this machine, in a session of its own; on a Ray cluster it starts the others.
 
 runs/<project>/<experiment>/detached.log     the output of the process
 """
@@ -11,22 +10,15 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from launcher.clusters import slurm
-from launcher.clusters.nodes.home import reach
-from launcher.clusters.nodes.processes import serves_jobs
-from launcher.clusters.ray import remote
-from launcher.clusters.ray.listing import check_address
 from launcher.core import machine
 from launcher.core.events import LoggedEvent, LogReader
-from launcher.core.problems import OnMessage, Problem, Problems
+from launcher.core.problems import OnMessage, Problems
 from launcher.launch.queue import RunCommand, RunProcess
 from launcher.launch.start import run_of
 from launcher.preflight import plan as planning
@@ -55,18 +47,13 @@ class Submitted:
 
     folder: Folder
     has_begun: HasBegun
-    process: RunProcess | subprocess.Popen[str]
-    """The run's, or the client that waits for the job of the cluster."""
-    cluster: str | None = None
-    """Address of the Ray cluster on whose head it runs; None for this machine."""
+    process: RunProcess
 
     def wait_until_begun(self, say: OnMessage) -> int | None:
         """Pass on what the process prints until the run has begun; its exit code where it ended before that.
 
         Ctrl-C until then ends the run.
         """
-        if isinstance(self.process, subprocess.Popen):
-            return _wait_for_job(self.process, say) or None
         expected_holder = {"pid": self.process.pid, "host": socket.gethostname()}
         return _wait_until_begun(self.process, lambda: self.has_begun(holder(self.folder) == expected_holder), say)
 
@@ -81,23 +68,18 @@ def submit(request: StartRequest) -> Submitted:
     run = ready_from(request.arguments, request.config_dir).run
     trainer = run.trainer
     config = ["--config-dir", str(request.config_dir)] if request.config_dir else []
-    words = [*config, *request.arguments]
-    names = [trainer.run_root, trainer.project_name, trainer.experiment_name or ""]
-    _check_takes_jobs(run.cluster.remote_address, [*words, *names])
     folder = _new_folder(run)
     name = [] if trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
-    return _submit(folder, [*words, *name], run.cluster.remote_address)
+    return _submit(folder, [*config, *request.arguments, *name])
 
 
 def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None = None) -> Submitted:
     """Go on with a run. Raises `Problems` where it is running, or cannot be read; the new process reports all others,
     also by its exit code."""
     folder.check()
-    cluster = run_of(folder, overrides).cluster
+    run_of(folder, overrides)
     from_option = [] if from_step is None else ["--from", str(from_step)]
-    words = ["--resume", str(folder.path), *from_option, *overrides]
-    _check_takes_jobs(cluster.remote_address, words)
-    return _submit(folder, words, cluster.remote_address)
+    return _submit(folder, ["--resume", str(folder.path), *from_option, *overrides])
 
 
 def resume_sweep(path: Path, parallel: int | None = None) -> Submitted:
@@ -120,23 +102,20 @@ def tail(folder: Folder, after_seq: int = -1) -> list[LoggedEvent]:
 # ---- starting it
 
 
-def _submit(folder: Folder, words: Sequence[str], cluster: str | None) -> Submitted:
+def _submit(folder: Folder, words: Sequence[str]) -> Submitted:
     attempt, job = folder.next_attempt, slurm.job_of(folder.path)
 
     def has_begun(locked: bool) -> bool:
         """Once its first attempt has a folder, or once it is in a queue."""
         return (locked and folder.next_attempt > attempt) or slurm.job_of(folder.path) != job
 
-    if not cluster:
-        return Submitted(folder, has_begun, _start_here(folder, words))
-    reached = reach(cluster)
-    _check_free(folder)
-    command = remote.detached_command(folder.path, [__name__, str(folder.path.absolute()), *words])
-    return Submitted(folder, has_begun, remote.start(reached, command), reached.address)
+    return Submitted(folder, has_begun, _start_here(folder, words))
 
 
 def _start_here(folder: Folder, words: Sequence[str]) -> RunProcess:
-    _check_free(folder)
+    folder.check()
+    if writer_lives(folder):
+        raise Problems(in_use(folder))
     return RunProcess(RunCommand(tuple(words), folder.detached))
 
 
@@ -156,37 +135,7 @@ def _new_folder(run: RunSpec) -> Folder:
             return folder
 
 
-def _check_takes_jobs(cluster: str | None, words: Sequence[str]) -> None:
-    """Raises `Problems` where a run on `cluster` cannot be submitted with these words."""
-    if not cluster:
-        return
-    if not serves_jobs():
-        got = "ray[default] is not installed, so no job can be submitted"
-        raise Problems(Problem("-d", got, f"leave out -d, or {remote.INSTALL}", "not-installed"))
-    remote.check_words(words)
-    check_address(reach(cluster).address)
-
-
-def _check_free(folder: Folder) -> None:
-    folder.check()
-    if writer_lives(folder):
-        raise Problems(in_use(folder))
-
-
 # ---- until it has begun
-
-
-def _wait_for_job(client: subprocess.Popen[str], say: OnMessage) -> int:
-    """The exit code of the job that starts the run. Ctrl-C until then stops the job."""
-    assert client.stdout
-    try:
-        for line in client.stdout:
-            say(line.rstrip("\n"))
-        return client.wait()
-    except KeyboardInterrupt:
-        client.terminate()
-        client.wait()
-        return machine.shell_exit_code(-signal.SIGINT)
 
 
 def _wait_until_begun(process: RunProcess, is_begun: Callable[[], bool], say: OnMessage) -> int | None:
@@ -212,22 +161,3 @@ def _say_lines(process: RunProcess, is_ready: Callable[[], bool], say: OnMessage
         if is_over:
             return code
         time.sleep(POLL_S)
-
-
-def main(folder: str, words: Sequence[str]) -> int:
-    """On the head of a Ray cluster: 0 once the run has begun there, else its exit code."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        submitted = _submit(Folder(Path(folder)), words, None)
-        return submitted.wait_until_begun(partial(print, flush=True)) or 0
-    except Problems as problems:
-        print("\n".join(problems.lines))
-        return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))

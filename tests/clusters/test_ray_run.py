@@ -2,56 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
-import stat
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import psutil
 import pytest
 
-from launcher.clusters.ray.job import NAME
+from launcher.clusters.nodes import processes
+from launcher.clusters.nodes.home import Home
 from launcher.core.events import Usage, Waiting, events_of
 from launcher.core.state import fold
 
-pytestmark = pytest.mark.slow
+OUTSIDE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+"""Where no process of this machine is seen, so no node of Ray's either."""
+has_outside = shutil.which("unshare") and not subprocess.run([*OUTSIDE, "true"], capture_output=True).returncode
+Until = Callable[..., None]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Neither a process of Ray nor its folder, whatever a test did."""
-    short = Path(f"/tmp/rlr-{os.getpid()}")
-    short.mkdir(exist_ok=True)
-    monkeypatch.setenv("TMPDIR", str(short))
-    yield
-    give_up = time.monotonic() + 30
-    mark = str(short / f"{NAME}-")
-    while left := [one for one in psutil.process_iter(["cmdline"]) if mark in " ".join(one.info["cmdline"] or [])]:
-        assert time.monotonic() < give_up, left
-        time.sleep(0.2)
-    assert not list(short.glob(f"{NAME}-*"))
-    shutil.rmtree(short)
-
-
-def _listening(launcher: psutil.Process) -> list[str]:
-    """The address of every TCP port that Ray has opened, below the launcher; torch's own store is not Ray's."""
-    processes = [each for each in launcher.children(recursive=True) if "engines.torch" not in " ".join(each.cmdline())]
-    found = [each for process in processes for each in process.net_connections("inet") if each.status == "LISTEN"]
-    return [each.laddr.ip.removeprefix("::ffff:") for each in found]
-
-
+@pytest.mark.slow
 def test_a_run_on_ray_ends_as_plain_processes_do_however_often_it_is_stopped(
-    commands: Any, small: list[str], result: Any, tmp_path: Path, until: Callable[..., None]
+    head: Any, small: list[str], result: Any, until: Until
 ) -> None:
     """Two processes; the launcher is killed, and after a resume asked to stop."""
-    rlrun = commands(tmp_path)
-    (tmp_path / "mine").mkdir()  # a reward of one's own and its neighbour, by a path from the working directory
-    (tmp_path / "mine" / "my.py").write_text("from helpers import shared as f\n")
-    (tmp_path / "mine" / "helpers.py").write_text(
+    mine = head.folder / "mine"
+    mine.mkdir()  # a reward of one's own and its neighbour, by a path from the working directory
+    (mine / "my.py").write_text("from helpers import shared as f\n")
+    (mine / "helpers.py").write_text(
         "import os, time\ndef shared(data_source, solution_str, ground_truth, extra_info=None):\n"
         "    time.sleep(0.05 if os.path.exists('slow') else 0)\n"
         "    return len(set(solution_str) & set(ground_truth)) / 10\n"
@@ -60,43 +42,82 @@ def test_a_run_on_ray_ends_as_plain_processes_do_however_often_it_is_stopped(
         *small, "reward=mine/my.py:f", "algorithm=grpo", "hardware.nproc_per_node=2", "trainer.total_training_steps=6",
         "trainer.save_freq=1", "cluster.usage_s=0.2",
     ]  # fmt: skip
-    plain = rlrun("train", *words, "cluster=local", "trainer.experiment_name=local")
+    plain = head("train", *words, "trainer.experiment_name=local")
     assert plain.returncode == 0, plain.stderr
-    run, temp = rlrun.run("ray"), Path(os.environ["TMPDIR"])
+    run = head.run("ray")
 
     def reached_step(step: int) -> bool:
         return (run / "events.jsonl").exists() and fold(events_of(run / "events.jsonl")).step >= step
 
-    (tmp_path / "slow").touch()
-    killed = rlrun.begin("train", *words, "cluster=ray", "trainer.experiment_name=ray")
+    def workers() -> list[psutil.Process]:
+        lines = ((each, " ".join(each.info["cmdline"] or [])) for each in psutil.process_iter(["cmdline"]))
+        return [each for each, line in lines if "launcher.engines.torch.worker" in line and "rlrun/ray" in line]
+
+    (head.folder / "slow").touch()
+    killed = head.begin("train", *words, "cluster=ray", "trainer.experiment_name=ray")
     until(lambda: reached_step(1))
-    others = psutil.Process(killed.pid).children(recursive=True)
-    assert len(others) > 3
+    assert len(workers()) == 2
     killed.kill()
-    until(lambda: not any(process.is_running() for process in others))
+    until(lambda: not workers())
     killed.wait()
 
-    asked = rlrun.begin("train", "--resume", "ray")
+    asked = head.begin("train", "--resume", "ray")
     until(lambda: reached_step(3))
-    ports = _listening(psutil.Process(asked.pid))
-    assert len(ports) > 4 and set(ports) == {"127.0.0.1"}, "no other machine reaches a cluster of one"
-    [folder] = temp.glob(f"{NAME}-{asked.pid}-*")
-    [session] = (folder / "r").glob("session_2*")
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "r", session)] == [0o700] * 3
     asked.send_signal(signal.SIGTERM)
     assert asked.wait() == 143
     state = fold(events_of(run / "events.jsonl"))
     assert (state.status, state.step < 6) == ("stopped", True)
     assert state.checkpoint.endswith(f"step_{state.step:06}")
 
-    (tmp_path / "slow").unlink()
-    ended = rlrun("train", "--resume", "ray")
+    (head.folder / "slow").unlink()
+    ended = head("train", "--resume", "ray")
     assert ended.returncode == 0, ended.stderr
-    assert result(rlrun.run("local"), 6) == result(run, 6)
+    assert result(head.run("local"), 6) == result(run, 6)
     for name in ("local", "ray"):
-        used = [event for event in events_of(rlrun.run(name) / "events.jsonl") if isinstance(event, Usage)]
+        used = [event for event in events_of(head.run(name) / "events.jsonl") if isinstance(event, Usage)]
         assert {usage.rank for usage in used} == {0, 1}, "and each tells what it uses"
         assert max(usage.memory_bytes for usage in used) > 100 << 20, "which is more than a Python without torch"
+
+
+@pytest.mark.slow
+def test_a_detached_run_outlives_the_head(head: Any, small: list[str], result: Any, until: Until) -> None:
+    """The head is started again by its keeper, and the run goes on there."""
+    words = [*small, "algorithm=sft", "trainer.test_freq=-1", "trainer.total_training_steps=400"]
+    begun = head("train", "-d", *words, "cluster=ray", "trainer.save_freq=20", "trainer.experiment_name=lives")
+    assert begun.returncode == 0, begun.stderr
+    run, home = head.run("lives"), Home(head.folder / "cluster")
+    until(lambda: list(run.glob("checkpoints/step_*")))
+    node, before = home.node(), home.state()
+    assert node and before
+    (server,) = [process for process in processes.find(node) if process.name() == "gcs_server"]
+    server.kill()
+    until(lambda: (state := home.state()) and (state.phase, state.starts) == ("up", before.starts + 1))
+    status = json.loads(head("cluster", "status", "--json").stdout)
+    assert f"started {before.starts + 1} times" in status["own"]["message"]
+    assert [each["alive"] for each in status["nodes"]] == [True]
+    until(lambda: fold(events_of(run / "events.jsonl")).status == "finished", 120)
+    assert "Restarted" in (run / "events.jsonl").read_text()
+    assert head("train", *words, "trainer.save_freq=20", "trainer.experiment_name=calm").returncode == 0
+    assert result(run, 400) == result(head.run("calm"), 400)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_outside, reason="this user may not make a process namespace")
+def test_a_run_of_a_machine_that_is_no_node_is_refused(head: Any, small: list[str]) -> None:
+    """Before Ray looks for a node for a minute."""
+    home = Home(head.folder / "cluster")
+    node = home.node()
+    assert node
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    env |= {
+        "RLRUN_CLUSTER": str(head.folder / "none"),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(home.token),
+    }
+    words = [*small, "algorithm=sft", "cluster=ray", f"cluster.address={node.address}", "cluster.wait_s=2"]
+    typed = [*OUTSIDE, sys.executable, "-m", "launcher", "train", *words]
+    ran = subprocess.run(typed, env=env, cwd=head.folder, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2 and "this machine is not a node of it; use rlrun cluster join" in ran.stderr, ran.stderr
 
 
 def test_waiting_is_an_event_until_processes_speak() -> None:

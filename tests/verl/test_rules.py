@@ -56,7 +56,6 @@ def test_the_snapshot_equals_what_hydra_composes(program, name, choices):
 def test_values_compose_as_with_hydra():
     words = [
         "model_engine=megatron", "actor_rollout_ref.rollout.n=5", "+ray_kwargs.ray_init.num_gpus=1",
-        "+data.mine=1", "~data.mine",
         "++critic.new={a: [1, 2]}", "trainer.logger=[console,file]", "data.train_files='a b.parquet'",
         "actor_rollout_ref.actor.optim.lr=1e-6", "trainer.experiment_name=${trainer.project_name}_x",
         "+actor_rollout_ref.model.override_config.attn_implementation=sdpa", "trainer.total_training_steps=7",

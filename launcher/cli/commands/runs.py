@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.cells import cell_len
@@ -15,7 +15,6 @@ from launcher.cli.arguments import LogOrRunName, Root, RunName
 from launcher.cli.live_view import colour, picture, watching
 from launcher.cli.log_view import tail, watch_log
 from launcher.cli.output import AsJson, Cell, CommandAnswer, json_safe, make_table, out, say, say_table
-from launcher.clusters.ray import remote
 from launcher.core import checkpoints
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
@@ -25,15 +24,6 @@ from launcher.runs.folder import Attempt, holder, read_attempts
 from launcher.views import runs as views
 from launcher.views.read import find
 from launcher.views.record import record_of
-
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="ADDRESS",
-        help="Run the command on the head of this Ray cluster; auto: the cluster of this machine.",
-    ),
-]
 
 SWEEP = "sweep.json"  # the file in a sweep's folder
 COLUMNS = (
@@ -79,10 +69,8 @@ def fitting_columns(rows: list[dict[str, str]], width: int) -> list[str]:
     return [column for column in rows[0] if column in fitting]
 
 
-def show(
-    name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False
-) -> CommandAnswer:
-    run = _find_run("show", name, root, cluster, as_json)
+def show(name: LogOrRunName, root: Root = Path("runs")) -> CommandAnswer:
+    run = _find_run(name, root)
     if isinstance(run, CommandAnswer):
         return run
     run_attempts = read_attempts(run.folder)
@@ -90,19 +78,15 @@ def show(
     return CommandAnswer(node, lambda: _say_run(run, run_attempts))
 
 
-def status(
-    name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False
-) -> CommandAnswer:
-    run = _find_run("status", name, root, cluster, as_json)
+def status(name: LogOrRunName, root: Root = Path("runs")) -> CommandAnswer:
+    run = _find_run(name, root)
     if isinstance(run, CommandAnswer):
         return run
     return CommandAnswer(views.run_node(run), lambda: say(views.status_line(run.folder.name, run.state)))
 
 
-def _find_run(command: str, name: str, root: Path, cluster: str | None, as_json: bool) -> store.Run | CommandAnswer:
+def _find_run(name: str, root: Path) -> store.Run | CommandAnswer:
     """The run of that name, or a log as a run; for a sweep, the answer with the state of each point."""
-    if cluster is not None:
-        _on_head(cluster, command, name, root, *(["--json"] if as_json else []))
     if sweep := store.named(name, root, SWEEP):
         from launcher.cli.commands.sweep import answer_sweep  # noqa: PLC0415  # late: it loads what plans runs
 
@@ -134,14 +118,12 @@ def _attempt_row(attempt: Attempt, is_running: bool) -> tuple[str, ...]:
     return name, ended_at, str(ended.step), *(" ".join(text.splitlines()) for text in (ended.cause, ended.why))
 
 
-def watch(name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None) -> None:
+def watch(name: LogOrRunName, root: Root = Path("runs")) -> None:
     """Ctrl-C ends the watching, not the run.
 
     A log that another program writes (verl, TRL, ...) is followed until Ctrl-C. The exit code is 0 whatever the run's
-    is. Without a terminal, or with --cluster, it prints what logs -f prints.
+    is. Without a terminal it prints what logs -f prints.
     """
-    if cluster is not None:
-        _on_head(cluster, "watch", name, root)
     if sweep := store.named(name, root, SWEEP):
         raise Problems(Problem(str(sweep.path), "is a sweep", "use rlrun status, or watch one of its runs"))
     if name == "-":
@@ -163,12 +145,8 @@ def logs(
     root: Root = Path("runs"),
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the run ends.")] = False,
     last: Annotated[int | None, typer.Option("-n", "--lines", min=0, help="Start with the last N lines.")] = None,
-    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    if cluster is not None:
-        more = [*(["-f"] if follow else []), *([] if last is None else [f"-n{last}"]), *(["--json"] if as_json else [])]
-        _on_head(cluster, "logs", name, root, *more)
     folder = store.find(name, root)
     path = folder.events if as_json else folder.console
     try:
@@ -182,16 +160,7 @@ def stop(
     name: RunName,
     root: Root = Path("runs"),
     now: Annotated[bool, typer.Option("--now", help="Stop at once, without a checkpoint.")] = False,
-    cluster: Cluster = None,
-    as_json: AsJson = False,
 ) -> CommandAnswer:
-    if cluster is not None:
-        _on_head(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
     folder = store.named(name, root, SWEEP) or store.find(name, root)
     became = store.stop(folder, now=now)
     return CommandAnswer({"run": folder.name, "became": became}, lambda: say(f"{folder.name}: {became}"))
-
-
-def _on_head(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
-    """Become the same command on the head of the cluster."""
-    remote.become(address, [command, f"--root={root}", *more, "--", name], out.width)

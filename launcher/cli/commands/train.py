@@ -115,9 +115,6 @@ def _say_detached(submitted: job.Submitted, is_sweep: bool) -> None:
     where = shlex.quote(str(submitted.folder.path))
     for command in ("status", "stop") if is_sweep else ("watch", "status", "logs -f", "stop"):
         say(f"  rlrun {command} {where}")
-    if submitted.cluster:
-        absolute = shlex.quote(str(submitted.folder.path.absolute()))
-        say(f"where the folder is not: rlrun watch {absolute} --cluster {submitted.cluster}", "dim")
 
 
 def say_end(outcome: Outcome) -> None:

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -137,9 +136,7 @@ def down(tell: OnMessage) -> str:
 
 
 def _free_home(doing: str) -> Home:
-    """The folder for a new node. Raises `Problems` where this machine has a node, or no Ray."""
-    if find_spec("ray") is None:
-        raise Problems(Problem("ray", "is not installed", "pip install ray", "not-installed"))
+    """The folder for a new node. Raises `Problems` where this machine has a node."""
     home = here()
     node = home.node()
     if node and home.has_keeper():

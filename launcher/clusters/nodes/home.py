@@ -26,8 +26,6 @@ from launcher.core.files import PathIn, expand_user, read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 
 COPY = "a copy of the head's token"
-OTHER_CLUSTER = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-"""Variables by which Ray's job client would use another cluster."""
 Phase = Literal["starting", "up", "waiting", "failed"]
 
 
@@ -156,11 +154,6 @@ class Reach:
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables for a process that joins the cluster."""
 
-    @property
-    def client_env(self) -> dict[str, str]:
-        """Variables for a client that does not join: a token that the shell names is used."""
-        return {**({"RAY_AUTH_MODE": "token"} if _names_token() else {}), **self.env}
-
 
 def reach(address: str | None) -> Reach:
     """The cluster at HOST:PORT; for None or `auto` that of RAY_ADDRESS, or the one that this machine is in.
@@ -171,7 +164,7 @@ def reach(address: str | None) -> Reach:
     home = here()
     node = home.node()
     if node and (wanted in (None, "auto", node.address)):
-        if wanted and _names_token():
+        if wanted and (os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")):
             _check_token()
             return Reach(node.address)
         return Reach(node.address, auth_env(home.token))
@@ -181,10 +174,6 @@ def reach(address: str | None) -> Reach:
         )
     _check_token()
     return Reach(wanted)
-
-
-def _names_token() -> bool:
-    return bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
 
 
 def _check_token() -> None:

@@ -1,6 +1,5 @@
 """The processes of a node: how Ray is started there, and which processes are the node's: those with its mark, and all
-their descendants. No others are ever ended, nor is a run that was submitted as a job, with its descendants: it
-continues once Ray is up again.
+their descendants. No others are ever ended.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from launcher.clusters.nodes.home import Node, auth_env, here
 from launcher.core.machine import free_ports
 
 MARK = "RLRUN_NODE"
-PYTHON = "RLRUN_PYTHON"
-"""Variable with the Python of a node's rlrun, for jobs that Ray starts there."""
 UP = "ray_current_cluster"
 """A file that `ray start` writes to its folder once the node is registered, and not before."""
 DROPPED = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_NAMESPACE", "OMP_NUM_THREADS")
@@ -36,8 +33,6 @@ TUNED = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
 """Settings of Ray, unless the shell sets them."""
-DETACHED = "RLRUN_DETACHED"
-"""Variable in the environment of a submitted run, and of all that it starts on its own machine."""
 ROUNDS, ROUND_S = 4, 5.0  # of killing: a killed process may have started another; one in a driver may not end at all
 
 
@@ -49,8 +44,7 @@ def start_argv(node: Node) -> list[str]:
     ports = free_ports(4)
     if node.head:
         words += ["--head", f"--port={node.address.rpartition(':')[2]}"]
-        words += [f"--include-dashboard={str(serves_jobs()).lower()}"]
-        words += [f"--dashboard-host={node.ip}", f"--dashboard-port={ports[2]}"]
+        words += ["--include-dashboard=false", f"--dashboard-host={node.ip}", f"--dashboard-port={ports[2]}"]
         if find_spec("grpc"):  # without it there is no such server, and Ray refuses the port
             words += [f"--ray-client-server-port={ports[3]}"]
     else:
@@ -58,17 +52,9 @@ def start_argv(node: Node) -> list[str]:
     return [*words, f"--dashboard-agent-listen-port={ports[0]}", f"--metrics-export-port={ports[1]}", *node.words]
 
 
-def serves_jobs() -> bool:
-    """Whether a head on this machine can take jobs: that needs the libraries of ray[default]."""
-    return all(
-        find_spec(name)
-        for name in ("aiohttp_cors", "grpc", "opencensus", "opentelemetry", "opentelemetry.sdk", "prometheus_client")
-    )
-
-
 def start_env(node: Node, token: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    own = {MARK: node.mark, PYTHON: sys.executable, "RAY_TMPDIR": str(node.ray_temp), "PYTHONUNBUFFERED": "1"}
+    own = {MARK: node.mark, "RAY_TMPDIR": str(node.ray_temp), "PYTHONUNBUFFERED": "1"}
     return {**TUNED, **inherited, **auth_env(token), **own}
 
 
@@ -96,11 +82,7 @@ def find(node: Node, keeper_pid: int | None = None) -> list[psutil.Process]:
         processes += children[keeper_pid]
     for process in processes:  # it grows meanwhile
         processes += [child for child in children[process.pid] if child not in processes]
-    return [
-        process
-        for process in dict.fromkeys(processes)
-        if process.info["status"] != psutil.STATUS_ZOMBIE and DETACHED not in (process.info["environ"] or {})
-    ]
+    return [process for process in dict.fromkeys(processes) if process.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def end(node: Node, first: int | None, grace_s: float, keeper_pid: int | None = None) -> None:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -34,7 +33,6 @@ CONNECT_S = 2.0
 LOOK_S = 1.0  # between two looks at what is still missing
 START_S = 120.0  # for a node to start an actor and describe itself
 STOP_S = 5.0  # for killed processes to be gone
-STORE = 100 * 2**20  # bytes of the object store of a local cluster: nothing uses it
 
 Send = Callable[..., None]
 Requests = queue.SimpleQueue[dict[str, Any] | None]
@@ -72,8 +70,6 @@ def main() -> int:
     except RayError as error:
         send(lost=f"the Ray cluster does not answer any more: {type(error).__name__}")
     job.end()
-    if not request.address:
-        ray.shutdown()
     os._exit(0)  # Ray's threads may hang
 
 
@@ -120,9 +116,9 @@ class _RayRun:
     def _join(self) -> None:
         """Join the cluster. Until it answers, it is waited for: a head that was killed may be started again."""
         deadline = time.monotonic() + self.request.wait_s
-        while isinstance(joined := _join_cluster(self.request), CallFailure):
-            why = f"{self.request.address or 'a local Ray cluster'} cannot be joined: {joined.reason}"
-            if not self.request.address or time.monotonic() > deadline:
+        while isinstance(joined := _join_cluster(self.request.address), CallFailure):
+            why = f"{self.request.address} cannot be joined: {joined.reason}"
+            if time.monotonic() > deadline:
                 raise NotStarted(f"cluster.address: {why}; rlrun cluster status tells more")
             self._report_waiting(f"the cluster {why}")
             time.sleep(LOOK_S)
@@ -268,23 +264,14 @@ def _get_answer(rank: int, task: Any, seconds: float) -> Any:
         raise ClusterLost(why) from error
 
 
-def _join_cluster(request: DriverRequest) -> Any | CallFailure:
-    init = partial(ray.init, log_to_driver=False, logging_level="ERROR")
-    if not request.address:
-        cpus = max(machine.cpu_count(), round(request.cpus * len(request.processes) + 0.5))
-        root = Path(request.temp) / "r"
-        single = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": str(root)}
-        joined = try_call(partial(init, "local", num_cpus=cpus, **single))
-        for folder in (*root.parent.glob(root.name), *root.glob("session_*")):  # Ray opens these to every user
-            folder.chmod(0o700)
-        return joined
-    host, _, port = request.address.rpartition(":")
+def _join_cluster(address: str) -> Any | CallFailure:
+    host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         try:
-            machine.check_listening(request.address, CONNECT_S)  # Ray takes minutes to find out
+            machine.check_listening(address, CONNECT_S)  # Ray takes minutes to find out
         except OSError:
             return CallFailure("nothing answers there")
-    joined = try_call(partial(init, address=request.address))
+    joined = try_call(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
     if isinstance(joined, CallFailure):
         try_call(ray.shutdown)
     return joined

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -34,8 +32,7 @@ from typing import Any
 
 from launcher.clusters.local import EVENT_LOG, LIFELINE, start_log_redactor
 from launcher.clusters.nodes.home import reach
-from launcher.clusters.nodes.processes import DETACHED, TUNED
-from launcher.core import machine
+from launcher.clusters.nodes.processes import TUNED
 from launcher.core.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
@@ -43,17 +40,12 @@ from launcher.spec.engine import Plan
 GRACE_S = 5.0  # for the others to exit once one has failed
 POLL_S, ROUND_TRIP_S = 0.02, 2.0  # between two looks; longest way to the nodes and back
 LEAVE_S = 10.0  # for the driver to end the processes that it started
-NAME = "rlray"  # of the folder of a local cluster
-LONGEST = 17  # characters of the folder above it: the path of a socket may have 107
-LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""With this a cluster of one machine listens on 127.0.0.1 only, as on those systems; else on every interface, whatever
-address ray.init is given."""
 CARRIED = (
     "CUDA_", "GLOO_", "HF_", "MODELSCOPE_", "NCCL_", "OMP_", "MKL_", "PYTHON", "PYTORCH_", "RLRUN_", "TOKENIZERS_",
     "TORCH_", "TRANSFORMERS_", "VLLM_", "WANDB_", "http", "HTTP", "no_proxy", "NO_PROXY",
 )  # fmt: skip
 """Prefixes of the names of this shell's variables that are passed on to the nodes."""
-NODE_OWNED = ("CUDA_VISIBLE_DEVICES", LIFELINE, EVENT_LOG, DETACHED)
+NODE_OWNED = ("CUDA_VISIBLE_DEVICES", LIFELINE, EVENT_LOG)
 """Variables that each node sets itself, and that are not passed on."""
 
 
@@ -70,40 +62,29 @@ class DriverRequest:
     """CPU cores of each process."""
     usage_s: float
     logs: str
-    address: str | None
+    address: str
     wait_s: float
     node_ids: list[str]
     """Ray's ids of named nodes: each has one process, and nothing is reserved. Empty: the cluster chooses."""
     env: dict[str, str]
     cwd: str
-    temp: str
-    """Folder of a local cluster, which no other user may enter; Ray makes its own folders in it for everybody."""
-    auth_env: dict[str, str]
-    """Environment by which a running cluster lets the driver in."""
-
-
-def _temp() -> str:
-    """A new folder with a short path, as it will hold Ray's sockets."""
-    base = Path(tempfile.gettempdir())
-    return str(machine.process_folder(NAME, base if len(str(base)) <= LONGEST else Path("/tmp")))
 
 
 class RayJob:
     """The driver process and its reports. Where the cluster cannot be joined, the job fails."""
 
     def __init__(
-        self, plan: Plan, logs: Path, lock: int, address: str | None, *, wait_s: float, cpus: float, usage_s: float,
+        self, plan: Plan, logs: Path, lock: int, address: str, *, wait_s: float, cpus: float, usage_s: float,
         node_ids: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Raises `Problems` where there is no cluster at `address`. `cpus` are the cores of each process."""
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
-        reached = reach(address) if address else None
+        reached = reach(address)
         request = DriverRequest(
             [{**vars(process), "argv": list(process.argv), "env": dict(process.env)} for process in plan.processes],
-            plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address if reached else None, wait_s,
-            list(node_ids), env, os.getcwd(), "" if reached else _temp(), dict(reached.env) if reached else {},
+            plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address, wait_s, list(node_ids), env, os.getcwd(),
         )  # fmt: skip
-        self._logs, self._temp = logs, request.temp
+        self._logs = logs
         self._count, self._fail_together = len(request.processes), not request.node_ids
         self._ended: dict[int, tuple[int, str]] = {}
         self._failures: list[Failure] = []
@@ -116,7 +97,8 @@ class RayJob:
         self._partial_line = b""
         for process in request.processes:
             (logs / f"rank-{process['rank']}.log").touch(mode=0o600)
-        environment = _driver_environment(request)
+        own = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+        environment = {**TUNED, **os.environ, **reached.env, **own}
         source, output = os.pipe()
         start_log_redactor([(source, output)], [logs / "driver.log"], environment)  # Ray may print secrets
         self._driver = subprocess.Popen(
@@ -142,7 +124,6 @@ class RayJob:
                 self.stop(signal.SIGKILL)  # the others wait for the one that failed
                 self._killed = True
             return None
-        self._remove_temp()
         if self._refused:
             return 2
         if len(self._ended) < self._count and not self._lost:
@@ -189,11 +170,6 @@ class RayJob:
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(self._driver.pid, signal.SIGKILL)
-        self._remove_temp()
-
-    def _remove_temp(self) -> None:
-        if self._temp:
-            shutil.rmtree(self._temp, ignore_errors=True)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._driver.stdin and not self._driver.stdin.closed:
@@ -237,12 +213,3 @@ class RayJob:
         self._ended[rank] = code, why
         if code:
             self._failures.append(Failure(rank, code, time.monotonic()))
-
-
-def _driver_environment(request: DriverRequest) -> dict[str, str]:
-    """The driver's environment. A local cluster gets a new token, so that no other cluster is joined by mistake."""
-    env = {**TUNED, **os.environ, **request.auth_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
-    if not request.address:
-        env.pop("RAY_ADDRESS", None)
-        env |= LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_TMPDIR": request.temp}
-    return env

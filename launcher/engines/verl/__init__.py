@@ -15,7 +15,6 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from launcher.clusters.ray import Ray
 from launcher.config.names import verl
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult
@@ -108,9 +107,6 @@ class Verl(Engine):
         if not isinstance(run.model, Pretrained):
             got = "verl loads a model from a folder or a hub, and this one is made by the torch engine"
             yield conflict("model", got, "use model=FOLDER or a hub's, or engine=torch", "engine")
-        if isinstance(run.cluster, Ray) and run.cluster.address is None:
-            got = "verl starts a Ray cluster of its own on one machine"
-            yield conflict("cluster", got, "use cluster=local, or cluster.address=auto for a running one", "engine")
         if run.hardware.is_cpu and words.PLUGINS not in self.env:
             got = "verl 0.9.1 has no platform for CPUs"
             yield conflict("hardware", got, "use hardware=gpu, or engine=torch", "engine", "hardware.device")

@@ -19,7 +19,7 @@ from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.files import read_file
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, shortened
-from launcher.engines.verl import ask, rows, saved, words
+from launcher.engines.verl import ask, rows, words
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.config.defaults import VERSION
 from launcher.engines.verl.rules import judge
@@ -79,8 +79,10 @@ def _static_results(engine: Verl, run: RunSpec, facts: RunFacts, installed: ask.
     composed = compose(words.arguments(run, engine, facts.folder), words.program(run))
     results = [*from_problems(map(_named, composed.problems)), *from_problems(map(_named, composed.notes), "WARN")]
     if not composed.problems:
-        launch_facts = _launch_facts(engine, run, facts, installed, composed.config)
+        launch_facts = LaunchFacts(facts, run.model.shape, installed.packages if installed.version else None)
         results += _apply_rules(composed.config, launch_facts, bool(engine.env.get(words.PLUGINS)))
+        results += from_problems(_hidden_gpus(engine, run))
+        results += from_problems(map(_named, _reward_problems(run, facts, composed.config)))
         results += from_problems(_missing_paths(engine.with_absolute_paths().extra), "FAIL" if facts.here else "WARN")
         results += from_problems(_critic_problems(composed.config) if run.has_critic else ())
     return results
@@ -128,40 +130,33 @@ def _named(problem: Problem) -> Problem:
     return problem if setting == problem.where else replace(problem, where=f"{setting} ({problem.where})")
 
 
-def _launch_facts(
-    engine: Verl, run: RunSpec, facts: RunFacts, installed: ask.VerlEnvironment, config: dict[str, object]
-) -> LaunchFacts:
-    resumed = engine.resume_from_path
-    world_sizes = [saved.world_size(role) for role in (Path(resumed, "actor"), Path(resumed))] if resumed else []
-    keys, unaccepted = _reward(run, facts, config)
-    return LaunchFacts(
-        run=facts,
-        reward_keys=keys,
-        unaccepted=unaccepted,
-        shape=run.model.shape,
-        visible_gpus=None if run.cluster.remote_address else _visible_gpus(engine),
-        checkpoint_world=next(filter(None, world_sizes), None),
-        packages=installed.packages if installed.version else None,
-    )
+def _hidden_gpus(engine: Verl, run: RunSpec) -> Iterator[Problem]:
+    """A problem where the run's own CUDA_VISIBLE_DEVICES leaves fewer GPUs to Ray than it trains on."""
+    value, needed = engine.env.get("CUDA_VISIBLE_DEVICES"), run.hardware.n_gpus_per_node
+    if value is None or run.cluster.remote_address:
+        return
+    count = len([device for device in value.split(",") if device.strip() not in ("", "-1")])
+    if count < needed:
+        got = f"{needed} GPUs, and CUDA_VISIBLE_DEVICES shows {count} of this machine's"
+        yield Problem("hardware.n_gpus_per_node", got, f"use {count}" if count else "", "not-enough")
 
 
-def _visible_gpus(engine: Verl) -> int | None:
-    """GPUs that the run's own CUDA_VISIBLE_DEVICES leaves to Ray."""
-    value = engine.env.get("CUDA_VISIBLE_DEVICES")
-    return None if value is None else len([device for device in value.split(",") if device.strip() not in ("", "-1")])
-
-
-def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """Keys of the dict that the user's reward function returns, where groups are filtered by one, and the arguments of
-    verl that the function does not accept."""
-    reward = run.reward
+def _reward_problems(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> Iterator[Problem]:
+    """Arguments of verl that the user's own function does not accept, and a key that its dict lacks where groups are
+    filtered by it; verl finds them only after a whole rollout."""
+    reward, function = run.reward, "reward.custom_reward_function.name"
     if not isinstance(reward, Python) or reward.problems() or at(config, "reward.reward_manager.source") != "register":
-        return None, ()
-    unaccepted = reward.unaccepted()
-    if unaccepted or facts.example is None or not at(config, "algorithm.filter_groups.enable"):
-        return None, unaccepted
-    answer = make_answer(facts.example, "1")
-    return deepcopy(reward).keys_of(answer), ()  # processes that it starts end with the copy
+        return
+    if names := reward.unaccepted():
+        got = f"the function takes no {', '.join(names)}, which verl gives to it with every answer"
+        fix = f"add {', '.join(f'{name}=None' for name in names)}"
+        yield Problem(function, got, fix, "conflicting-settings")
+    elif facts.example is not None and at(config, "algorithm.filter_groups.enable"):
+        where = "algorithm.filter_groups.metric"
+        keys = deepcopy(reward).keys_of(make_answer(facts.example, "1"))  # processes that it starts end with the copy
+        if keys is not None and (metric := at(config, where)) not in ("reward", *keys):
+            got = f"{metric}, which the dict of your reward function lacks: it has {', '.join(sorted(keys))}"
+            yield Problem(where, got, f"use reward, or return {metric} beside score", "unknown-choice")
 
 
 def _critic_problems(config: dict[str, object]) -> Iterator[Problem]:

@@ -29,12 +29,8 @@ class VerlNames:
 
     def known(self, arguments: Sequence[str], typed: Mapping[str, str]) -> list[bool]:
         """Whether one of verl's programs has, or had, the key of each argument."""
-        recognized = set[str]()
-        for program in PROGRAMS:
-            remaining = [text for text in arguments if text not in recognized]
-            translated = as_passed_on(remaining, program, _backend(program, typed))[0]
-            recognized.update(text for text, passed in zip(remaining, translated, strict=True) if passed)
-        return [text in recognized for text in arguments]
+        passed = [as_passed_on(arguments, program, _backend(program, typed))[0] for program in PROGRAMS]
+        return [any(texts) for texts in zip(*passed, strict=True)]
 
     def pass_on(
         self, arguments: Sequence[str], data: Kind, typed: Mapping[str, str]
@@ -55,21 +51,14 @@ def as_passed_on(
 ) -> tuple[list[str], list[Problem]]:
     """The arguments by today's keys, empty for each that verl does not know, and the problems with those. `more` are
     composed with them."""
-    unknown = {each.where for each in _find_unknown(arguments, program, more)}
+    unknown = {each.where for each in key_problems((*more, *arguments), program)}
     translated = []
     for text in arguments:
         name = _todays_name(key_of(text), program) if key_of(text) in unknown else None
         translated.append(f"{name}={text.partition('=')[2]}" if name else text)
-    problems = _find_unknown(translated, program, more) if unknown else []
+    problems = key_problems((*more, *translated), program)
     wrong = {each.where for each in problems}
     return ["" if key_of(text) in wrong else text for text in translated], problems
-
-
-def _find_unknown(arguments: Sequence[str], program: Program, more: Sequence[str]) -> list[Problem]:
-    """The problems with keys that verl's config has not, or that verl does not read."""
-    keys = {key_of(text) for text in arguments}
-    composed = (*more, *arguments)
-    return [problem for problem in key_problems(composed, program) if problem.where in keys] if arguments else []
 
 
 def _todays_name(key: str, program: Program) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,8 @@ def provide(run: RunSpec, folder: Path) -> RowCounts:
     work, kind = folder / WORK, run.algorithm.data
     data = run.data if isinstance(run.data, Files) else _write_rows(run.data, kind, work)
     files = look(run)
-    if files and not files.unreadable:
-        names = {split: [name for name, _ in files.splits[split]] for split in SPLITS}
+    if files and not any(file.missing for file in files):
+        names = {split: [file.name for file in files if file.split == split] for split in SPLITS}
     else:
         output = prepare(data, kind, "rows", lambda _: None)
         names = {split: [str(path)] if (path := output / f"{split}.parquet").is_file() else [] for split in SPLITS}
@@ -71,57 +71,28 @@ def provide(run: RunSpec, folder: Path) -> RowCounts:
 
 
 @dataclass(frozen=True)
-class RowFiles:
-    """The files of a run's rows, as they were written."""
+class RowFile:
+    """A file of a run's rows, as it was written."""
 
-    splits: Mapping[Split, Sequence[tuple[str, frozenset[str]]]]
-    """Names of the files, and the fields of each that is parquet."""
-    needed: tuple[str, ...]
-    """Fields that verl reads in each row."""
-
-    @property
-    def unreadable(self) -> list[tuple[Split, str, str]]:
-        """Files that verl cannot read as they are, and the first field that each lacks."""
-        return [
-            (split, name, missing[0])
-            for split in SPLITS
-            for name, fields in self.splits[split]
-            if (missing := [field for field in self.needed if field not in fields])
-        ]
-
-    def unlike(self) -> Iterator[CheckResult]:
-        """Files that cannot be joined into one. Raises as `look` does."""
-        for split in SPLITS:
-            paths = [Path(name) for name, _ in self.splits[split]]
-            if not self.unreadable and len(paths) > 1 and (difference := unlike_files(paths)):
-                path, column, kinds = difference
-                message = f"{path}: {column} is of another type than in the files before it ({kinds})"
-                yield CheckResult("FAIL", f"data.{split}_files", message, "write it with one type in all files")
-
-    def rewritten(self) -> Iterator[CheckResult]:
-        """Warnings about files that were made for verl and are prepared anew, as they lack a field."""
-        needed = _columns([self.needed])
-        lost = _columns(fields for split in SPLITS for _, fields in self.splits[split]) - WRITTEN
-        without = f", without {', '.join(sorted(lost))}" if lost else ""
-        fields_by_name = {name: fields for split in SPLITS for name, fields in self.splits[split]}
-        for split, name, missing in self.unreadable:
-            if len(needed - fields_by_name[name]) > (len(needed) > 1):
-                continue  # rows in another format
-            message = f"{name} has no {missing}, which verl reads of each row: all rows are written anew{without}"
-            yield CheckResult("WARN", f"data.{split}_files", message, f"write {FORMS[_column(missing)]} in each row")
+    split: Split
+    name: str
+    fields: frozenset[str]
+    """Its columns and their fields; empty where it is not parquet."""
+    missing: tuple[str, ...]
+    """Fields that verl reads in each row, and that it lacks."""
 
 
 def check_files(run: RunSpec) -> list[CheckResult]:
     """Results about files that are written anew or cannot be joined. Files that cannot be read are left to the check of
     the rows."""
     try:
-        files = look(run)
-        return [*files.rewritten(), *files.unlike()] if files else []
+        files = look(run) or []
+        return [*_rewritten(files)] if any(file.missing for file in files) else [*_unlike(files)]
     except (OSError, ValueError):
         return []
 
 
-def look(run: RunSpec) -> RowFiles | None:
+def look(run: RunSpec) -> list[RowFile] | None:
     """The run's row files; None where they are prepared in any case. Raises `OSError`, or `ValueError` where a file is
     not parquet."""
     data = run.data
@@ -130,15 +101,35 @@ def look(run: RunSpec) -> RowFiles | None:
     needed = NEEDED.get(run.algorithm.data, ())
     if {key_of(word) for word in run.engine.extra} & OWN:  # type: ignore[attr-defined]
         needed = tuple(map(_column, needed))
-    return RowFiles({split: [(name, _fields(name)) for name in data.expanded(split)] for split in SPLITS}, needed)
+    named = [(split, name, _fields(name)) for split in SPLITS for name in data.expanded(split)]
+    return [RowFile(*each, tuple(field for field in needed if field not in each[2])) for each in named]
+
+
+def _unlike(files: Sequence[RowFile]) -> Iterator[CheckResult]:
+    """Files that cannot be joined into one."""
+    for split in SPLITS:
+        paths = [Path(file.name) for file in files if file.split == split]
+        if len(paths) > 1 and (difference := unlike_files(paths)):
+            path, column, kinds = difference
+            message = f"{path}: {column} is of another type than in the files before it ({kinds})"
+            yield CheckResult("FAIL", f"data.{split}_files", message, "write it with one type in all files")
+
+
+def _rewritten(files: Sequence[RowFile]) -> Iterator[CheckResult]:
+    """Warnings about files that were made for verl and are prepared anew, as they lack a field."""
+    lost = {_column(field) for file in files for field in file.fields} - WRITTEN
+    without = f", without {', '.join(sorted(lost))}" if lost else ""
+    for file in files:
+        columns = {*map(_column, file.missing)} - file.fields
+        is_other_format = "messages" in columns or len(columns) > 1
+        if file.missing and not is_other_format:
+            message = f"{file.name} has no {file.missing[0]}, which verl reads of each row: all rows are written anew"
+            fix = f"write {FORMS[_column(file.missing[0])]} in each row"
+            yield CheckResult("WARN", f"data.{file.split}_files", f"{message}{without}", fix)
 
 
 def _fields(name: str) -> frozenset[str]:
     return fields_of(Path(name)) if name.endswith(".parquet") else frozenset()
-
-
-def _columns(fields: Iterable[Iterable[str]]) -> set[str]:
-    return {_column(field) for each in fields for field in each}
 
 
 def _column(field: str) -> str:

@@ -19,13 +19,11 @@ import shlex
 import shutil
 import subprocess
 import zipfile
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from launcher.core import checkpoints
-from launcher.core.bounded_parse import parse_json
 from launcher.core.events import writable
 from launcher.core.files import read_file
 from launcher.core.metrics import grade
@@ -57,54 +55,21 @@ def tracked(root: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def faults(folder: Path) -> list[Problem]:
-    """Problems that show an incomplete checkpoint of verl: missing shards of ranks, truncated files, another number of
-    processes than its configuration says, no state of the data loader. verl writes no hashes, so a byte that changed
-    within a tensor is not found."""
-    return [Problem(f"{folder.name}/{name}", got, code="bad-file") for name, got in _find_faults(folder)]
-
-
-def _find_faults(folder: Path) -> Iterator[tuple[str, str]]:
-    if not any(folder.glob("data*.pt")):  # written after all shards
-        yield "data.pt", "is missing: it was not saved to its end"
+def is_complete(folder: Path) -> bool:
+    """Whether a checkpoint of verl was saved to its end: the state of the data loader, which is written last, the
+    shards of all ranks, and no truncated file. verl writes no hashes, so a byte that changed within a tensor is not
+    found."""
     roles = [folder / name for name in ("actor", "critic") if (folder / name).is_dir()] or [folder]
-    for role in roles:
-        where = "" if role == folder else f"{role.name}/"
-        yield from ((f"{where}{name}", got) for name, got in _shard_faults(role))
-    for path in sorted(folder.rglob("*.pt")):
-        if not zipfile.is_zipfile(path):
-            yield str(path.relative_to(folder)), f"is cut off or damaged ({path.stat().st_size} bytes)"
+    has_rows = any(folder.glob("data*.pt"))
+    return has_rows and all(map(_has_all_shards, roles)) and all(map(zipfile.is_zipfile, folder.rglob("*.pt")))
 
 
-def _shard_faults(role: Path) -> Iterator[tuple[str, str]]:
-    shards = [match for path in role.iterdir() if (match := _SHARD.fullmatch(path.name))]
+def _has_all_shards(role: Path) -> bool:
+    shards = {match[0]: match for path in role.iterdir() if (match := _SHARD.fullmatch(path.name))}
     if not shards:
-        if not (role / "dist_ckpt").is_dir() and not (role / "huggingface").is_dir():  # Megatron's weights
-            yield "model_world_size_W_rank_R.pt", "is missing: there are no weights"
-        return
-    counts = {int(match[2]) for match in shards}
-    if len(counts) > 1:
-        yield "model_world_size_W_rank_R.pt", f"shards of {' and '.join(map(str, sorted(counts)))} processes are mixed"
-        return
-    (world,) = counts
-    ranks = defaultdict[str, set[int]](set)
-    for match in shards:
-        ranks[match[1]].add(int(match[3]))
-    for kind in sorted(ranks):
-        if missing := sorted({*range(world)} - ranks[kind]):
-            others = f", as are {len(missing) - 1} others" if len(missing) > 1 else ""
-            yield f"{kind}_world_size_{world}_rank_{missing[0]}.pt", f"is missing{others}"
-    recorded = world_size(role)
-    if recorded is not None and recorded != world:
-        yield "fsdp_config.json", f"says {recorded} processes, and the shards are of {world}"
-
-
-def world_size(role: Path) -> int | None:
-    """Number of processes that saved the shards, by fsdp_config.json; None without that file."""
-    try:
-        return int(parse_json(read_file(role / "fsdp_config.json"))["world_size"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return (role / "dist_ckpt").is_dir() or (role / "huggingface").is_dir()  # Megatron's weights
+    kinds = {(match[1], match[2]) for match in shards.values()}
+    return all(f"{kind}_world_size_{n}_rank_{rank}.pt" in shards for kind, n in kinds for rank in range(int(n)))
 
 
 def take_over(folder: Path, step: int | None = None, validated: Mapping[str, float] | None = None) -> list[int]:
@@ -113,7 +78,7 @@ def take_over(folder: Path, step: int | None = None, validated: Mapping[str, flo
     checkpoints stay where they are. Raises `OSError`."""
     root, taken = folder / WORK / SAVED, list[int]()
     for number, source in reversed(folders(root)):
-        if step not in (None, number) or faults(source):
+        if step not in (None, number) or not is_complete(source):
             continue
         metrics = {"step": number, "metrics": dict(validated or {})} if validated else {"step": None, "metrics": {}}
         text = json.dumps(writable({"engine": "verl", "step": number, "validated": metrics}), indent=1)

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.clusters.nodes.begin import own_address
 from launcher.clusters.nodes.home import Reach, reach
-from launcher.core import machine
 from launcher.core.problems import Problems
 
 VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -22,12 +20,9 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_a_token_of_the_shell_is_shown_to_whom_is_asked_and_changes_nothing_for_who_joins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert reach("h:1") == Reach("h:1") and reach("h:1").client_env == {}
+def test_an_address_is_taken_before_that_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reach("h:1") == Reach("h:1")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
-    assert reach("h:1") == Reach("h:1") and reach("h:1").client_env == {"RAY_AUTH_MODE": "token"}
     monkeypatch.setenv("RAY_ADDRESS", "other:2")
     assert reach("auto").address == "other:2" and reach(None).address == "other:2" and reach("h:1").address == "h:1"
 
@@ -62,12 +57,3 @@ def test_a_token_that_is_not_to_be_read_is_named(
         assert told and told in problems.lines[0]
     else:
         assert not told
-
-
-@pytest.mark.parametrize(
-    ("host", "here"),
-    [("127.0.0.1", True), ("localhost", True), (own_address(), True), ("192.0.2.77", False), ("", False)],
-)
-def test_this_machine_is_known_by_its_addresses(host: str, here: bool) -> None:
-    assert machine.is_this_machine(host) == here
-    assert not machine.is_this_machine("no-such-host.invalid")

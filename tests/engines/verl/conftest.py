@@ -7,12 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from launch_model import Model
 
-from launcher.core.composition import parse_override
 from launcher.engines.verl import ask
 
 INSTALLED = ["cachetools", "fastapi", "flash_attn", "transfer_queue", "uvicorn", "verl", "vllm"]
@@ -21,11 +19,9 @@ FAKE = Path(__file__).with_name("fake_verl.py")
 
 @pytest.fixture(autouse=True, scope="session")
 def _looked_up_once() -> Iterator[None]:
-    """Tests compose hundreds of configs of the same words and plan dozens of runs for one Python; a program one."""
-    parser = SimpleNamespace(create=lambda: SimpleNamespace(parse_override=parse_override))
+    """Tests plan dozens of runs for one Python; a program one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ask, "probe", cache(ask.probe))
-        patch.setattr("launcher.engines.verl.config.compose.OverridesParser", parser)
         yield
 
 

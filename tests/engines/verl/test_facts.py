@@ -124,6 +124,13 @@ def test_a_reward_function_is_tried_as_verl_calls_it(name: str, about: str, fold
     assert any(about in line for line in lines), lines
 
 
+@pytest.mark.parametrize(("shown", "fix"), [("0,1", "use 2"), ("-1", ""), ("0,1,2,3,4,5,6,7", None)])
+def test_gpus_that_the_run_hides_from_itself_are_named(shown: str, fix: str | None, folder: Path) -> None:
+    run = resolve(grpo(folder, f"engine.env={{CUDA_VISIBLE_DEVICES: '{shown}'}}"))
+    found = [problem.fix for problem in checks._hidden_gpus(run.engine, run)]  # type: ignore[arg-type]
+    assert found == ([] if fix is None else [fix])
+
+
 @pytest.fixture
 def other(folder: Path, model_folder: Path) -> Callable[..., Path]:
     """A copy of the model, with entries of one of its files changed; None takes an entry away."""

@@ -95,7 +95,6 @@ def test_a_recipe_plans_and_neither_torch_nor_verl_is_loaded_for_it() -> None:
 REFUSED = {
     "hardware=cpu": "hardware: verl 0.9.1 has no platform for CPUs; use hardware=gpu, or engine=torch",
     "sampler=vllm": "sampler: verl samples with servers of its own; use sampler=verl, or engine=torch",
-    "cluster=ray": "cluster: verl starts a Ray cluster of its own on one machine; use cluster=local",
     "model=tiny": "model: verl loads a model from a folder or a hub",
     "health.on_critical=pause": "health.on_critical: verl cannot save a checkpoint when it is asked to",
     "optim.lr_scheduler_type=linear": "optim.lr_scheduler_type: verl has no linear schedule",

@@ -38,23 +38,22 @@ def test_a_whole_one_is_taken_over_with_its_validation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "fault"),
+    "damage",
     [
-        (lambda at: (at / "data.pt").unlink(), "data.pt: is missing: it was not saved to its end"),
-        (lambda at: (at / "actor" / "optim_world_size_2_rank_1.pt").unlink(),
-         "actor/optim_world_size_2_rank_1.pt: is missing"),
-        (lambda at: (at / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"PK\x03\x04half"),
-         "actor/model_world_size_2_rank_0.pt: is cut off or damaged (8 bytes)"),
-        (lambda at: (at / "actor" / "fsdp_config.json").write_text('{"world_size": 8}'),
-         "actor/fsdp_config.json: says 8 processes, and the shards are of 2"),
-        (lambda at: [path.unlink() for path in (at / "actor").glob("*.pt")],
-         "actor/model_world_size_W_rank_R.pt: is missing: there are no weights"),
+        lambda at: (at / "data.pt").unlink(),
+        lambda at: (at / "actor" / "optim_world_size_2_rank_1.pt").unlink(),
+        lambda at: (at / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"PK\x03\x04half"),
+        lambda at: (at / "actor" / "model_world_size_2_rank_0.pt").rename(
+            at / "actor" / "model_world_size_4_rank_0.pt"
+        ),
+        lambda at: [path.unlink() for path in (at / "actor").glob("*.pt")],
     ],
-)  # fmt: skip
-def test_one_that_is_not_whole_is_named_and_left(tmp_path: Path, damage: object, fault: str) -> None:
+)
+def test_one_that_is_not_whole_is_left(tmp_path: Path, damage: object) -> None:
     source = shards(tmp_path / "verl" / "saved" / "global_step_20")
+    assert saved.is_complete(source)
     damage(source)  # type: ignore[operator]
-    assert f"global_step_20/{fault}" in [str(problem).removesuffix("; ") for problem in saved.faults(source)]
+    assert not saved.is_complete(source)
     assert saved.take_over(tmp_path) == []
     assert source.is_dir() and not (tmp_path / "checkpoints").exists()
 

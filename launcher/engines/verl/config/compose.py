@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.names import verl as names
+from launcher.core.composition import parse_override
 from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr
 from launcher.engines.verl.config import defaults
 from launcher.engines.verl.config.defaults import CONFIGS, Program, beside, snapshot
@@ -31,7 +28,6 @@ from launcher.engines.verl.rules.settings import at
 FLAGS = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 """Hydra's short options that choose a config."""
 _MISSING = object()
-_APPLY_ERRORS = (HydraException, ValueError, TypeError, AttributeError)  # raised by applying one argument
 
 
 @dataclass
@@ -58,35 +54,43 @@ class _Arguments:
 
 def compose(words: Sequence[str], program: Program) -> VerlConfig:
     """The config of verl's `main_ppo` (ppo) or `sft_trainer` (sft) with these arguments."""
-    base, node, applied, composed = _apply_all(words, program)
+    base, values, composed = _check_keys(words, program)
+    node, wrong_values = _apply(base, values)
     composed.config, unresolved = _resolve(node, base)
     composed.problems += unresolved
-    if wrong_values := _wrong_values(composed.config, base, applied):
+    fitting = [each for each in values if each.key_or_group not in wrong_values]
+    wrong_values |= _wrong_values(composed.config, base, fitting)
+    if wrong_values:
         composed.problems += wrong_values.values()
-        node = _struct(base)
-        for override in applied:
-            if override.key_or_group not in wrong_values:
-                _update(node, override)
+        node, _ = _apply(base, (each for each in fitting if each.key_or_group not in wrong_values))
         composed.config, _ = _resolve(node, base)
     return composed
 
 
-@lru_cache(64)  # a call takes 0.2 s
-def key_problems(words: tuple[str, ...], program: Program) -> list[Problem]:
+def key_problems(words: Sequence[str], program: Program) -> list[Problem]:
     """The problems of `compose` about keys alone: keys that verl does not have, and keys that it does not read."""
-    return [problem for problem in _apply_all(words, program)[-1].problems if problem.code == "unknown-setting"]
+    return [problem for problem in _check_keys(words, program)[-1].problems if problem.code == "unknown-setting"]
 
 
-def _apply_all(words: Sequence[str], program: Program) -> tuple[dict[str, Any], DictConfig, list[Override], VerlConfig]:
-    """verl's defaults, the config with the arguments applied, the applied arguments, and problems with the others."""
+def _check_keys(words: Sequence[str], program: Program) -> tuple[dict[str, Any], list[Override], VerlConfig]:
+    """verl's config before the values, the values whose keys verl takes, and the problems and notes on all others."""
     arguments = _read(words, program)
     try:
         base = defaults.load(program, arguments.name, arguments.choices, arguments.folder)
     except Problems as error:
         arguments.problems += error.problems
         base = defaults.load(program, CONFIGS[program][0], {})
-    composed, node = VerlConfig({}, arguments.problems), _struct(base)
-    return base, node, _apply_values(node, base, arguments.values, program, composed), composed
+    composed, taken = VerlConfig({}, arguments.problems), list[Override]()
+    for override in arguments.values:
+        added = [each.key_or_group for each in taken if each.type != OverrideType.CHANGE]
+        if problem := _refusal(override, program, base, added):
+            composed.problems.append(problem)
+            continue
+        taken.append(override)
+        problem, note = _check_is_read(override, base)
+        composed.problems += [problem] if problem else []
+        composed.notes += [note] if note else []
+    return base, taken, composed
 
 
 def _read(words: Sequence[str], program: Program) -> _Arguments:
@@ -99,7 +103,7 @@ def _read(words: Sequence[str], program: Program) -> _Arguments:
             _read_flag(word, waiting, arguments)
             continue
         try:
-            override = OverridesParser.create().parse_override(word)
+            override = parse_override(word)
         except (HydraException, UnicodeEncodeError) as error:
             home = re.search(r"(^|[,\[:])~", word.partition("=")[2])
             fix = "use $HOME, as bash leaves ~ there, or the whole path" if home else "use key=value"
@@ -134,79 +138,41 @@ def _read_flag(word: str, waiting: list[str], arguments: _Arguments) -> None:
         arguments.problems.append(Problem(flag, got, "use the folder's whole path", "not-found"))
 
 
-def _apply_values(
-    node: DictConfig, base: dict[str, Any], values: Iterable[Override], program: Program, composed: VerlConfig
-) -> list[Override]:
-    """Applies the values that Hydra can apply, one after another, and returns them; problems with the others, and
-    notes, are added to `composed`."""
-    applied: list[Override] = []
-    for override in values:
-        try:
-            if override.is_delete() and at(base, override.key_or_group, _MISSING) is not _MISSING:
-                raise ValueError("verl reads it")
-            _update(node, override)
-        except _APPLY_ERRORS as error:
-            composed.problems.append(_refusal(override, program, node, base, error))
-            continue
-        applied.append(override)
-        if not override.is_delete():
-            problem, note = _check_is_read(override, base)
-            composed.problems += [problem] if problem else []
-            composed.notes += [note] if note else []
-    return applied
-
-
-def _struct(base: dict[str, Any]) -> DictConfig:
-    """A config in which only existing keys can be set."""
-    node: DictConfig = OmegaConf.create(base)
-    OmegaConf.set_struct(node, True)
-    return node
-
-
-def _update(node: DictConfig, override: Override) -> None:
-    """Applies one value. Raises one of `_APPLY_ERRORS`."""
-    if override.type == OverrideType.CHANGE and _key_is_missing(node, override.key_or_group):
-        raise ValueError("is not there")
-    ConfigLoaderImpl._apply_overrides_to_config([override], node)
-
-
-def _key_is_missing(node: DictConfig, key: str) -> bool:
-    """Whether a section on the key's path lacks the next name. OmegaConf's own check copies the whole config."""
-    section: Any = node
-    for name in key.split(".") if "[" not in key else ():
-        if not isinstance(section, DictConfig):
-            return False
-        if name not in section.keys():  # noqa: SIM118  # a value that is missing is no member, and can be set
-            return True
-        section = OmegaConf.select(section, name, throw_on_missing=False)
-    return False
-
-
-def _refusal(override: Override, program: Program, node: DictConfig, base: dict[str, Any], error: Exception) -> Problem:
+def _refusal(override: Override, program: Program, base: dict[str, Any], added: Sequence[str]) -> Problem | None:
+    """Why Hydra or verl does not take the key, if so; `added` are keys that earlier arguments add."""
     key, parent = override.key_or_group, override.key_or_group.rpartition(".")[0]
-    known_keys = sorted(_keys(base))
-    if override.is_delete() or key in known_keys:
-        if override.is_add():
-            return Problem(key, "+ adds a key, and verl has this one", f"use {key}=", "conflicting-settings")
-        got = error_message(error.__cause__ if isinstance(error.__cause__, Exception) else error)
-        if override.is_delete() and isinstance(error, HydraException):
-            exists = _value_at(node, key) is not None
-            got = "has another value than the one to be deleted" if exists else "is not there to be deleted"
+    default = True if key in added else at(base, key, _MISSING)
+    if override.is_delete():
+        got = "is not there to be deleted" if default is _MISSING else "verl reads it"
         return Problem(key, got, "leave ~ out, and give a value", "unknown-setting")
-    if isinstance(_value_at(node, parent), str | int | float):
+    if default is not _MISSING:
+        is_free = default is None or isinstance(override.value(), dict | list)
+        if override.type != OverrideType.ADD or is_free:
+            return None
+        return Problem(key, "+ adds a key, and verl has this one", f"use {key}=", "conflicting-settings")
+    if override.type != OverrideType.CHANGE or f"{key}.".startswith(tuple(f"{each}." for each in added)):
+        return None
+    if isinstance(at(base, parent), str | int | float):
         return Problem(key, f"{parent} has a value, not settings", code="unknown-setting")
-    return Problem(key, "verl has no such key", _suggest_fix(key, program, known_keys, base), "unknown-setting")
+    return Problem(key, "verl has no such key", _suggest_fix(key, program, base), "unknown-setting")
 
 
-def _value_at(node: DictConfig, key: str) -> Any:
-    """The value of a key; None where the config has no such key or no value for it."""
-    with suppress(OmegaConfBaseException):
-        return OmegaConf.select(node, key, throw_on_missing=False)
-    return None
+def _apply(base: dict[str, Any], values: Iterable[Override]) -> tuple[DictConfig, dict[str, Problem]]:
+    """The config with the values, and the problems with those that cannot stand in a config."""
+    node, refused = OmegaConf.create(base), dict[str, Problem]()
+    OmegaConf.set_struct(node, True)  # a section takes no keys that it does not have
+    for override in values:
+        key = override.key_or_group
+        try:
+            OmegaConf.update(node, key, override.value(), force_add=override.type != OverrideType.CHANGE)
+        except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+            refused[key] = Problem(key, error_message(error), f"use {key}=VALUE")
+    return node, refused
 
 
-def _suggest_fix(key: str, program: Program, known_keys: Sequence[str], base: dict[str, Any]) -> str:
+def _suggest_fix(key: str, program: Program, base: dict[str, Any]) -> str:
     """What to do about a key that verl does not have."""
+    known_keys = sorted(_keys(base))
     if advice := names.advice(key, program):
         return advice
     renamed = names.todays_key(key, program) or key
@@ -290,11 +256,10 @@ def _wrong_values(config: dict[str, Any], base: dict[str, Any], values: Iterable
     """For each argument with a value that verl cannot use, the first such problem, by the argument's key."""
     problems: dict[str, Problem] = {}
     for override in values:
-        if not override.is_delete():
-            setting = override.key_or_group
-            candidates = (_wrong_value(key, value, base) for key, value in _leaves(setting, at(config, setting)))
-            if problem := next(filter(None, candidates), None):
-                problems[setting] = problem
+        setting = override.key_or_group
+        candidates = (_wrong_value(key, value, base) for key, value in _leaves(setting, at(config, setting)))
+        if problem := next(filter(None, candidates), None):
+            problems[setting] = problem
     return problems
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.engines.verl.rules.facts import LaunchFacts, RuleResult
-from launcher.engines.verl.rules.reward import judge_function, judge_labels
 from launcher.engines.verl.rules.settings import BatchSizes
-from launcher.engines.verl.rules.sizes import judge_gpus, judge_sampled, judge_sft
-from launcher.engines.verl.rules.table import judge_packages, judge_rows, read_table
+from launcher.engines.verl.rules.sizes import judge_sampled, judge_sft
+from launcher.engines.verl.rules.table import judge_labels, judge_packages, judge_rows, read_table
 
 UNKNOWN = LaunchFacts()
 
@@ -22,8 +21,8 @@ def judge(config: dict[str, Any], facts: LaunchFacts = UNKNOWN) -> list[RuleResu
     run, table = BatchSizes(config), read_table()
     if wrong := list(judge_rows(run, table.sizes)):  # everything else divides by these
         return wrong
-    program_rules = (judge_sampled, judge_function, judge_labels) if run.sampled else (judge_sft,)
+    program_rules = (judge_sampled, judge_labels) if run.sampled else (judge_sft,)
     found = [*judge_rows(run, table.settings)]
-    found += [result for rule in (*program_rules, judge_packages, judge_gpus) for result in rule(run, facts)]
+    found += [result for rule in (*program_rules, judge_packages) for result in rule(run, facts)]
     failed = {result.problem.where for result in found if result.level == "FAIL"}
     return [*dict.fromkeys(result for result in found if result.level == "FAIL" or result.problem.where not in failed)]

@@ -18,15 +18,7 @@ class LaunchFacts:
 
     run: RunFacts = field(default_factory=lambda: RunFacts(Path(), here=True))
     """What a plan has found about the rows."""
-    reward_keys: frozenset[str] | None = None
-    """Keys of the dict that the user's reward function returns; None where it returns a number."""
-    unaccepted: tuple[str, ...] = ()
-    """Arguments that verl gives to the user's reward function, and that it does not take."""
     shape: Architecture | None = None
-    visible_gpus: int | None = None
-    """GPUs of this machine that the run sees, where it sets CUDA_VISIBLE_DEVICES."""
-    checkpoint_world: int | None = None
-    """Processes that wrote the checkpoint that is resumed from."""
     packages: frozenset[str] | None = None
     """Names that can be imported in the environment that runs verl."""
 

@@ -21,17 +21,6 @@ CRITIC_TOKENS = 32768
 TP = "tensor_model_parallel_size"
 
 
-def judge_gpus(run: BatchSizes, facts: LaunchFacts) -> Results:
-    """The run's GPUs against those that it sees, and those of the checkpoint that it resumes from."""
-    where = "trainer.n_gpus_per_node"
-    if run("trainer.nnodes") == 1 and facts.visible_gpus is not None and facts.visible_gpus < run.gpus:
-        got = f"{run.gpus} GPUs, and CUDA_VISIBLE_DEVICES shows {facts.visible_gpus} of this machine's"
-        yield fails(where, got, [facts.visible_gpus] if facts.visible_gpus else "", "not-enough")
-    if run("trainer.resume_mode") != "disable" and facts.checkpoint_world not in (None, run.gpus):
-        got = f"the checkpoint is of {facts.checkpoint_world} processes, and the run has {run.gpus}"
-        yield fails(where, got, "use as many GPUs, or leave the checkpoint out")
-
-
 def judge_sampled(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Sizes of main_ppo. Micro-batches are judged where the batches are shared evenly."""
     uneven = [*_check_shares(run)]

@@ -14,7 +14,7 @@ import yaml
 
 from launcher.core.bounded_parse import LOADER
 from launcher.core.problems import Code, Problem, short_repr, suggest
-from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails
+from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.settings import BatchSizes, at, is_set
 
 FILE = Path(__file__).with_name("rules.yaml")
@@ -94,6 +94,26 @@ def judge_packages(run: BatchSizes, facts: LaunchFacts) -> Results:
         if facts.packages is not None and name not in facts.packages:
             fix = f"install {row.install or name} beside verl"
             yield fails(f"package {name}", f"not installed; needed by {row.reason}", fix, "not-installed")
+
+
+def judge_labels(run: BatchSizes, facts: LaunchFacts) -> Results:
+    """The fields that verl's own rewards read in each row: its data source and ground truth."""
+    function = "reward.custom_reward_function"
+    others = is_set(run(f"{function}.path")) or run("reward.reward_model.enable")
+    if others or run("reward.reward_manager.source") == "importlib":
+        return
+    if facts.run.unlabelled:
+        got = f"{facts.run.unlabelled:,} rows have no ground truth, and verl scores their answers all the same"
+        yield warns("data.val_files", got, "leave them out, or write reward_model.ground_truth", "bad-row")
+    known = read_table().sources
+    for split, sources in (("train", facts.run.data_sources), ("val", facts.run.val_data_sources)):
+        for source in sorted(sources or ()):
+            if source not in known and not source.startswith("aime"):
+                got = f"{short_repr(source)} has no reward in verl: every answer fails once it is scored"
+                near = next((name for name in known if name.lower().endswith(f"/{source.lower()}")), None)
+                fix = f"use {function}.path, or reward=exact"
+                fix = f"write data_source={near} in the rows, or {fix}" if near else fix
+                yield fails(f"data.{split}_files", got, fix, "unknown-choice")
 
 
 def _unknown_choice(row: RuleRow, key: str, value: Any) -> RuleResult:
