@@ -47,8 +47,6 @@ class Model:
     """Pattern -> shape in the file."""
     more: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Tensors that the file has beside those of the model."""
-    fill: Mapping[str, float] = field(default_factory=dict)
-    """Pattern of a tensor -> the number that it is full of."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Laid over config.json."""
     config_without: Sequence[str] = ()
@@ -90,8 +88,7 @@ class Model:
             if any(re.fullmatch(pattern, name) for pattern in self.drop):
                 continue
             spread = self.random and len(size) > 1
-            number = _fitting(self.fill, name, None if spread else 1.0 if self.random else 0.01)
-            array = numbers.normal(0, 0.05, size) if number is None else np.full(size, number)
+            array = numbers.normal(0, 0.05, size) if spread else np.full(size, 1.0 if self.random else 0.01)
             found[self._renamed(name)] = array.astype(self.dtype)
         return found
 

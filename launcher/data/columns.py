@@ -75,7 +75,8 @@ def _table_of_lines(block: Block) -> pa.Table | None:
 
 
 def convert_columns(table: pa.Table | None, files: Files, kind: Kind, name: str) -> pa.Table | None:
-    """The columns to write, without extra_info; None where the rows must be converted one by one."""
+    """The columns to write, without extra_info; None where the rows must be converted one by one. A null column has no
+    type."""
     if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math") or not _is_sound(table):
         return None
     try:
@@ -88,8 +89,8 @@ def convert_columns(table: pa.Table | None, files: Files, kind: Kind, name: str)
         return None
     if kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py():  # chosen and rejected are the last two
         return None
-    types = parquet_layout.types(kind)
-    return pa.table({name: _fill(values[name], type_, cells, len(table)) for name, type_ in types.items()})
+    schema = parquet_layout.schema(kind, pa.string())
+    return pa.table({field.name: _fill(values[field.name], field.type, cells, len(table)) for field in schema})
 
 
 def _text_cells(table: pa.Table, files: Files) -> Cells:
@@ -147,9 +148,11 @@ def _placeholders(value: Any) -> list[str]:
 def _fill(value: Any, of: pa.DataType, cells: Cells, count: int) -> pa.Array:
     """An example's value as a column of `count` rows: its placeholders are replaced by the texts of `cells`."""
     if value is None:
-        return pa.nulls(count, of)
+        return pa.nulls(count)
     if isinstance(value, dict):
-        return pa.StructArray.from_arrays([_fill(value[f.name], f.type, cells, count) for f in of], fields=list(of))
+        return pa.StructArray.from_arrays(
+            [_fill(value[f.name], f.type, cells, count) for f in of], [f.name for f in of]
+        )
     if isinstance(value, list):
         turns = pa.concat_arrays([_fill(turn, of.value_type, cells, count) for turn in value])
         row_by_row = np.arange(count * len(value)).reshape(len(value), count).T.ravel()

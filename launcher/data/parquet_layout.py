@@ -7,7 +7,7 @@
 
 Where a row has tools, tool calls or reasoning, all files have `template_fields` too: JSON of what the chat template
 reads beside roles and contents. `extra_info` holds split, index (from 0, among the rows written), and the row's own
-values.
+values; its type and that of ground truths are those of the rows.
 Arrow takes half a second to load: `columns`, `convert` and this file are imported late, and `reader` imports it late.
 """
 
@@ -30,10 +30,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import Message, Row, Text
 
 CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-_REWARD_MODEL = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
-_TYPES = {"prompt": CHAT, "messages": CHAT, "reward_model": _REWARD_MODEL}
-TRUTH = "reward_model.ground_truth"
-"""Key in extra_info of a ground truth that is not text; the ground truth's column takes its type."""
+_TYPES = {"prompt": CHAT, "messages": CHAT}
 COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "prompts": ("data_source", "prompt", "ability", "reward_model"),
     "answers": ("data_source", "messages", "ability"),
@@ -42,34 +39,27 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-class Wider(Exception):
-    """A row does not fit the columns: writing starts again with this type of `extra_info`, and with `template_fields`
-    if `templated`."""
-
-    def __init__(self, extra: pa.StructType, templated: bool) -> None:
-        self.extra, self.templated = extra, templated
-
-
-def types(kind: Kind, templated: bool = False) -> dict[str, pa.DataType]:
-    """Each column's arrow type, without extra_info."""
-    return {name: _TYPES.get(name, pa.string()) for name in (*COLUMNS[kind], *[TEMPLATE_FIELDS] * templated)}
+def schema(kind: Kind, truth: pa.DataType) -> pa.Schema:
+    """The columns of rows without values of their own, whose ground truths have the type `truth`."""
+    types = {**_TYPES, "reward_model": pa.struct([("style", pa.string()), ("ground_truth", truth)])}
+    return pa.schema([(name, types.get(name, pa.string())) for name in COLUMNS[kind]])
 
 
 def values_of(row: Row, kind: Kind) -> dict[str, Any]:
-    """The row's columns, without extra_info. Raises `UnfitRow` where they cannot represent it."""
+    """The row's columns, without split and index. Raises `UnfitRow` where they cannot represent it."""
     if kind == "answers":
         row = replace(row, prompt=_demonstration_turns(row), response=None, response_extra={})
     columns: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
-    columns[TEMPLATE_FIELDS] = template_fields(row)
+    columns |= {"extra_info": row.extra_info} if row.extra_info else {}
+    columns |= {TEMPLATE_FIELDS: fields} if (fields := template_fields(row)) else {}
     if kind == "answers":
         return {**columns, "messages": _chat(_turns(row.prompt))}
     columns["prompt"] = _chat(_turns(row.prompt))
     if kind != "prompts":
         columns |= {"chosen": row.response, "rejected": row.rejected}
     if kind != "pairs":
-        truth = row.ground_truth
-        style = row.style or ("model" if truth is None else "rule")
-        columns["reward_model"] = {"style": style, "ground_truth": truth}
+        truth = row.ground_truth if row.typed_truth is None else row.typed_truth
+        columns["reward_model"] = {"style": row.style or ("model" if truth is None else "rule"), "ground_truth": truth}
     return columns
 
 
@@ -90,55 +80,50 @@ def _chat(turns: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": turn.role, "content": turn.content} for turn in turns]
 
 
-def table(rows: Sequence[dict[str, Any]], kind: Kind, templated: bool) -> Any:
-    """Rows of `values_of` as a table."""
-    return pa.table({name: pa.array([row[name] for row in rows], of) for name, of in types(kind, templated).items()})
-
-
-def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
-    """The narrowest extension of type `have` that takes `extras`, too. Raises `UnfitRow` where there is none."""
-    rows = [dict(extra) for extra in extras]
+def table(rows: Sequence[Mapping[str, Any]], of: pa.Schema | None = None) -> pa.Table:
+    """Rows of `values_of` as a table of the schema `of`, by default of the narrowest types that hold the values.
+    Raises `UnfitRow` where there are none."""
+    types = dict(zip(of.names, of.types, strict=True)) if of else {}
+    names = dict.fromkeys([*types, *(name for row in rows for name in row)])
     try:
-        inferred = pa.infer_type(rows)
-        wider = merged(have, inferred) if len(inferred) else have
-        pa.array(rows, wider)  # inference looks at the first rows only
-        if _has_empty_struct(wider):
-            raise UnfitRow("extra_info holds an empty object, which a column cannot; leave it out")
+        found = pa.table({name: pa.array([row.get(name) for row in rows], types.get(name)) for name in names})
     except (pa.ArrowException, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnfitRow(f"extra_info has other types than in the rows before ({reason}); use equal types") from error
-    return wider
+        raise _differing(error) from error
+    if any(map(_has_empty_struct, found.schema.types)):
+        raise UnfitRow("extra_info holds an empty object, which a column cannot; leave it out")
+    return found
 
 
-def _has_empty_struct(type_: pa.DataType, depth: int = 0) -> bool:
-    """Whether a type contains an empty struct, which parquet cannot store, below the top level."""
-    if pa.types.is_struct(type_):
-        return (depth > 0 and not len(type_)) or any(_has_empty_struct(field.type, depth + 1) for field in type_)
-    return pa.types.is_list(type_) and _has_empty_struct(type_.value_type, depth + 1)
-
-
-def merged(one: Any, other: Any) -> Any:
-    """The narrowest struct type that includes both. Raises `pyarrow.ArrowTypeError` where there is none."""
-    schemas = [pa.schema([("extra", type_)]) for type_ in (one, other)]
-    return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
-
-
-def numbered(columns: Any, extras: Any, split: str, start: int) -> Any:
-    """The table to write: `columns` with an extra_info whose index goes on from `start`.
-
-    `extras` is an array of structs, one for each row: the rows' own extra_info.
-    """
+def numbered(columns: pa.Table, split: str, start: int) -> pa.Table:
+    """The columns with split and index, which goes on from `start`, in extra_info before the rows' own values."""
     count = columns.num_rows
-    own_fields = {field.name: extras.field(index) for index, field in enumerate(extras.type)}
-    added = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
-    typed_truth = own_fields.pop(TRUTH, None)
-    if typed_truth is not None:
-        style = columns["reward_model"].combine_chunks().field("style")
-        reward_model = pa.StructArray.from_arrays([style, typed_truth], ["style", "ground_truth"])
-        columns = columns.set_column(columns.column_names.index("reward_model"), "reward_model", reward_model)
-    info = added | {name: values for name, values in own_fields.items() if name not in added}
-    extra = pa.StructArray.from_arrays(list(info.values()), list(info))
-    return columns.append_column("extra_info", extra)
+    info = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
+    if "extra_info" in columns.column_names:
+        own = columns["extra_info"].combine_chunks()
+        info = {**{field.name: values for field, values in zip(own.type, own.flatten(), strict=True)}, **info}
+        columns = columns.drop_columns("extra_info")
+    info = {name: info[name] for name in dict.fromkeys(["split", "index", *info])}
+    return columns.append_column("extra_info", pa.StructArray.from_arrays(list(info.values()), list(info)))
+
+
+def merged(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """The narrowest schema that includes both. Raises `UnfitRow` where there is none."""
+    try:
+        return pa.unify_schemas([one, other], promote_options="permissive")
+    except pa.ArrowException as error:
+        raise _differing(error) from error
+
+
+def _differing(error: Exception) -> UnfitRow:
+    reason = " ".join(str(error).split())[:200]
+    return UnfitRow(f"extra_info or ground_truth has other types than in the rows before ({reason}); use equal types")
+
+
+def _has_empty_struct(type_: pa.DataType) -> bool:
+    """Whether a type contains an empty struct, which parquet cannot store."""
+    if pa.types.is_struct(type_):
+        return not len(type_) or any(_has_empty_struct(field.type) for field in type_)
+    return pa.types.is_list(type_) and _has_empty_struct(type_.value_type)
 
 
 # ---- files written elsewhere
@@ -180,18 +165,22 @@ def unlike_files(paths: Sequence[Path]) -> tuple[Path, str, str] | None:
     return None
 
 
-def join_files(paths: Sequence[Path], target: Path) -> None:
-    """Write the rows of all files into one, in order, with the union of their columns. Raises `pyarrow.ArrowException`
-    where the types of a column cannot be unified."""
-    schema = pa.unify_schemas([pq.read_schema(path) for path in paths], promote_options="permissive")
+def join_files(paths: Sequence[Path], target: Path, schema: pa.Schema | None = None) -> None:
+    """Write the rows of all files into one, in order, with the columns of `schema`, by default the union of theirs.
+    Raises `pyarrow.ArrowException` where the types of a column cannot be unified."""
+    schema = schema or pa.unify_schemas([pq.read_schema(path) for path in paths], promote_options="permissive")
     with pq.ParquetWriter(target, schema) as writer:
         for path in paths:
             for batch in pq.ParquetFile(path).iter_batches():
-                table = pa.Table.from_batches([batch])
-                missing = [name for name in schema.names if name not in table.column_names]
-                for name in missing:
-                    table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
-                writer.write_table(table.select(schema.names).cast(schema))
+                writer.write_table(fitted(pa.Table.from_batches([batch]), schema))
+
+
+def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with all columns of `schema`, of its types; those that it lacks are null."""
+    for name in schema.names:
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
+    return table.select(schema.names).cast(schema)
 
 
 def move_rows(source: Path, target: Path, numbers: Collection[int]) -> None:

@@ -180,21 +180,10 @@ def _remove_stale_drafts(root: Path) -> None:
 def _convert(files: Files, names: _Names, draft: Path, plan: PreparedData, watch: OnDataProgress, final: Path) -> None:
     """Fill the draft with the parquet files, the log of refused rows, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
-    from launcher.data.parquet_layout import Wider  # noqa: PLC0415  late, as above
 
-    meter, extra = _Meter(plan.name, sum(os.path.getsize(file) for file in plan.sources), watch), None
-    templated = False
-    while True:
-        meter.done, rows = 0, dict[Split, int]()
-        with RefusedLog(draft / "refused.jsonl") as log:
-            converter = Converter(files, plan.kind, log, meter.read, extra, templated)
-            try:
-                for split, split_names in names.items():
-                    if split_names:
-                        rows[split] = converter.write(split_names, split, draft / f"{split}.parquet")
-                break
-            except Wider as wider:  # a row does not fit the schema of the file that was begun
-                extra, templated = wider.extra, wider.templated
+    meter = _Meter(plan.name, sum(os.path.getsize(file) for file in plan.sources), watch)
+    with RefusedLog(draft / "refused.jsonl") as log:
+        rows = Converter(files, plan.kind, log, meter.read).convert(names, draft)
     no_rows = Problem(plan.name, f"no row can be prepared for {plan.kind}", "use other rows", "bad-row")
     empty = [] if rows.get("train") else [no_rows]
     on_bad_row = "error" if empty else files.on_bad_row

@@ -36,7 +36,7 @@ _BATCH_ROWS, _BATCH_BYTES = 16_384, 16 * 2**20
 """Most rows and bytes of parquet in memory at a time."""
 _VALUE_ROWS = 1024
 """Most rows of parquet that are Python values at a time."""
-_GROUP_ROWS = 256
+_GROUP_ROWS = 4096
 """Most rows of CSV or of a JSON array in one chunk."""
 
 

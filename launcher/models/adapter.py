@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,11 +15,8 @@ from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.model import Family
 
 _MATRIX = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
-_UNSUPPORTED = {
-    "peft_type": ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT"),
-    "task_type": ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM"),
-}
-"""Values of adapters that do not change a language model's weights."""
+_OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM")
+"""Tasks of adapters of other models than causal language models."""
 CONFIG = LAYOUTS[1]
 MATCH_S = 0.5
 """Time limit in seconds for matching the pattern `target_modules` with one layer's name."""
@@ -32,9 +29,7 @@ def problems(folder: Path, base: Path | None = None) -> list[Problem]:
     if found := [*_entry_problems(node)]:
         return found
     base = base or base_folder(folder)
-    matrices = next(_matrix_problems(folder, node, base), None) if node.get("peft_type") == "LORA" else None
-    tied = tied_problems(node.get("target_modules"), base)
-    found = [*_kind_problems(node), *([matrices] if matrices else []), *tied]
+    found = [*islice(_matrix_problems(folder, node, base), 1), *tied_problems(node.get("target_modules"), base)]
     return found if base and base != base_folder(folder) else [*found, *_base_problems(folder, node)]
 
 
@@ -61,25 +56,21 @@ def _rows_of_tokens(base: Path, tied: bool) -> tuple[list[str], bool]:
 
 
 def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:
-    """Problems of entries that peft cannot use."""
-    kind, rank, targets = (node.get(name) for name in ("peft_type", "r", "target_modules"))
-    if not isinstance(kind, str) or not _known_to_peft(kind):
+    """Problems of entries with which the adapters are none of LoRA, or of another kind of model."""
+    kind, task, rank, targets = (node.get(name) for name in ("peft_type", "task_type", "r", "target_modules"))
+    if kind != "LORA":
         yield Problem("", f"peft_type is {short_repr(kind, 60)} in {CONFIG}", "use LoRA adapters (LORA)", "bad-file")
-    if kind == "LORA" and rank is not None and (type(rank) is not int or rank < 1):
+    if task in _OTHER_TASKS:
+        got = f"its adapters are of task_type {task}, which cannot be merged into a language model"
+        fix = "use LoRA adapters of a causal language model, or model.path=BASE model.lora_rank=16 for new ones"
+        yield Problem("", got, fix, "not-supported")
+    if rank is not None and (type(rank) is not int or rank < 1):
         fix = "use r as it was when they were saved"
         yield Problem("", f"r is {short_repr(rank, 30)} in {CONFIG}, and a rank is at least 1", fix, "bad-file")
     listed = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
     if not listed and not isinstance(targets, str | None):
         fix = "use a list of the names of layers"
         yield Problem("", f"target_modules is {short_repr(targets, 60)} in {CONFIG}", fix, "bad-file")
-
-
-def _known_to_peft(kind: str) -> bool:
-    """Whether the installed peft has adapters of this kind, by its source: peft is not imported."""
-    library = find_spec("peft")
-    if library is None or library.origin is None:
-        return True
-    return f'"{kind}"' in (Path(library.origin).parent / "utils" / "peft_types.py").read_text()
 
 
 def _base_problems(folder: Path, node: Mapping[str, Any]) -> list[Problem]:
@@ -93,13 +84,6 @@ def _base_problems(folder: Path, node: Mapping[str, Any]) -> list[Problem]:
     got = f"its adapters belong to {short_repr(base)}, and "
     fixes = [fix if problem.code == "not-found" else f"{problem.fix}; {fix}" for problem in faults]
     return [Problem("", got + problem.got, advice, problem.code) for problem, advice in zip(faults, fixes, strict=True)]
-
-
-def _kind_problems(node: Mapping[str, Any]) -> list[Problem]:
-    unsupported = [(name, node.get(name)) for name, values in _UNSUPPORTED.items() if node.get(name) in values]
-    fix = "use LoRA adapters of a causal language model, or model.path=BASE model.lora_rank=16 for new ones"
-    return [Problem("", f"its adapters are of {name} {value}, which cannot be merged into a language model", fix,
-                    "not-supported") for name, value in unsupported]  # fmt: skip
 
 
 def _matrix_problems(folder: Path, node: Mapping[str, Any], base: Path | None) -> Iterator[Problem]:

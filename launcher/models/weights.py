@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import open_file, read_file
@@ -21,7 +19,6 @@ PICKLES = (
 """Endings of formats that can run code when they are opened, or that are not supported."""
 _TEXTS = (".json", ".txt", ".md", ".jinja", ".py", ".model", ".gitattributes", "LICENSE", "NOTICE")
 """Endings of files that are not weights."""
-_LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
 _LFS = b"version https://git-lfs"  # start of a Git LFS pointer, in place of a file that was not fetched
 
 
@@ -74,24 +71,18 @@ def folder_faults(folder: Path) -> list[Problem]:
 
 def cut_faults(folder: Path, files: Sequence[str] | None = None) -> list[Problem]:
     """Problems of weight files, of a folder without `folder_faults` or `files`: unreadable, cut, or LFS pointers."""
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - most plans read no weights
-
     faults = []
     for path in (folder / name for name in files or read_by_a_loader(folder)):
         got, fix = "", "use the whole file"
         try:
-            with open_file(path) as file:
-                is_pointer = file.read(len(_LFS)) == _LFS
-            if is_pointer:
-                got, fix = "is a pointer of Git LFS, not the weights", "run git lfs pull in its folder, or download it"
-            else:
-                with safe_open(path, "np"):  # opening checks the header against the file's size
-                    pass
+            read_header(path)  # checks it against the file's size
         except OSError as error:
             got, fix = f"cannot be read, {error_message(error)}", "use the file as its publisher saved it"
-        except SafetensorError as error:
-            reason = str(error).removeprefix("Error while deserializing header: ")
-            got = f"cannot be read as safetensors, {shortened(reason, 200)}"
+        except ValueError as error:
+            got = f"cannot be read as safetensors, {shortened(str(error), 200)}"
+            with open_file(path) as file:
+                if file.read(len(_LFS)) == _LFS:
+                    got, fix = "is a pointer of Git LFS, not the weights", "run git lfs pull in its folder"
         if got:
             faults.append(Problem(str(path), got, fix, code="bad-file"))
     return faults
@@ -136,36 +127,23 @@ def tensors(folder: Path, files: Sequence[str] | None = None) -> dict[str, tuple
     """Number format (`BF16`) and shape of each tensor in the folder's safetensors files, or in those of `files`.
     Raises `OSError` or `ValueError` where a header cannot be read."""
     paths = [names.path_inside(folder, file) for file in files or read_by_a_loader(folder)]
-    return {name: (header.dtype, header.shape) for path in paths for name, header in read_header(path).items()}
+    return {name: tensor for path in paths for name, tensor in read_header(path).items()}
 
 
-class TensorHeader(NamedTuple):
-    dtype: str
-    """Number format, such as `BF16`."""
-    shape: tuple[int, ...]
-    begin: int
-    """Offset in bytes of its first value in the file; `end` is that after its last."""
-    end: int
-
-
-def read_header(path: Path) -> Mapping[str, TensorHeader]:
-    """The tensor headers of a safetensors file by name. Raises `OSError`, or `ValueError` for an invalid header."""
+def read_header(path: Path) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """Number format and shape of each tensor in a safetensors file. Raises `OSError`, or `ValueError` for an invalid
+    header, or one that does not fit the file's size."""
     return _read_header(path.parent.resolve() / path.name, _file_state(path))
 
 
 @lru_cache(maxsize=512)
-def _read_header(path: Path, state: tuple[int, ...]) -> Mapping[str, TensorHeader]:
-    """Parse the header: eight bytes of length, then JSON with dtype, shape and offsets of each tensor."""
-    with open_file(path) as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size - 8):
-            raise ValueError(f"{path}: is not a safetensors file")
-        node = parse_json(file.read(length))
+def _read_header(path: Path, state: tuple[int, ...]) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415  late: most plans read no weights
+
+    open_file(path).close()  # raises for a pipe, where `safe_open` would wait
     try:
-        entries = {name: item for name, item in node.items() if name != "__metadata__"}
-        return {
-            name: TensorHeader(str(item["dtype"]), tuple(map(int, item["shape"])), 8 + length + begin, 8 + length + end)
-            for name, item in entries.items() for begin, end in [item["data_offsets"]]
-        }  # fmt: skip
-    except (AttributeError, KeyError, TypeError, OverflowError, ValueError) as error:
-        raise ValueError(f"{path}: its header names no tensors: {error}") from error
+        with safe_open(path, "np") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  it is no dict
+            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+    except SafetensorError as error:
+        raise ValueError(str(error).removeprefix("Error while deserializing header: ")) from error

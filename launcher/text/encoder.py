@@ -23,7 +23,6 @@ from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
 from launcher.text.bounds import EQUAL
 from launcher.text.stop_tokens import REASONING, StopTokens, Turn, stop_tokens
 from launcher.text.turns import (
-    alternating,
     called,
     continued,
     is_call,
@@ -31,7 +30,6 @@ from launcher.text.turns import (
     retyped,
     with_parts,
     with_reasoning_apart,
-    without_calls,
     without_reasoning,
 )
 
@@ -294,7 +292,7 @@ class Encoder:
         text = self._apply_template(turns, args, open_answer)
         if isinstance(text, CallFailure):
             what = "refuses it" if text.kind == REFUSAL else "fails"  # some refuse roles, or their order
-            raise Unwritable(f"the chat template {what}: {text.reason}{self._remedy(turns, args, open_answer)}")
+            raise Unwritable(f"the chat template {what}: {text.reason}")
         return text
 
     def _apply_template(self, turns: Sequence[Turn], args: Mapping[str, Any], open_answer: bool) -> str | CallFailure:
@@ -350,21 +348,6 @@ class Encoder:
         """The text of the chat template; empty where there is none."""
         template = self.tokenizer.chat_template if self.templated else None
         return "\n".join(template.values()) if isinstance(template, dict) else template or ""
-
-    def _remedy(self, turns: list[Turn], args: Mapping[str, Any], open_answer: bool) -> str:
-        """How to fix rows that the template refuses: the first change with which it takes this one, or nothing."""
-        without_system = [turn for turn in turns if turn["role"] != "system"]
-        without_tools = {name: value for name, value in args.items() if name != "tools"}
-        for fix, new_turns, new_args in (
-            ("put the system turn's text into the first user turn", without_system, args),
-            ("it takes no tools: leave them out", turns, without_tools),
-            ("use a model whose template has tool calls, or rows without them", without_calls(turns), args),
-            ("let user and assistant take turns, the user first", alternating(turns), args),
-        ):
-            changed = new_turns and (new_turns, new_args) != (turns, args)
-            if changed and not isinstance(self._apply_template(new_turns, new_args, open_answer), CallFailure):
-                return f"; {fix}"
-        return ""
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids

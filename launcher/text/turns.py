@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -72,13 +71,6 @@ def is_call(call: Any) -> bool:
     return isinstance(call, dict) and isinstance(call.get("function", call), dict)
 
 
-def without_calls(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns without tool calls and their results."""
-    plain = [turn for turn in turns if turn["role"] != "tool"]
-    return [{"role": turn["role"], "content": turn.get("content") or "-"} if turn.get("tool_calls") else turn
-            for turn in plain]  # fmt: skip
-
-
 def retyped(turn: Turn) -> Turn:
     """The turn with the arguments of its calls converted: JSON text to objects, objects to JSON text."""
     calls = []
@@ -91,13 +83,3 @@ def retyped(turn: Turn) -> Turn:
         changed = {**holder, "arguments": converted}
         calls.append({**call, "function": changed} if "function" in call else changed)
     return {**turn, "tool_calls": calls}
-
-
-def alternating(turns: Sequence[Turn]) -> list[Turn]:
-    """Turns of users and assistants in alternation, the user first; other turns are left out."""
-    alternate = list[Turn]()
-    for turn in turns:
-        expected = "user" if not alternate or alternate[-1]["role"] != "user" else "assistant"
-        if turn["role"] == expected:
-            alternate.append(turn)
-    return alternate

@@ -88,6 +88,7 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
 
     Raises `Problems`.
     """
+    what = what.removeprefix("data=")  # as `rlrun train` takes it
     data_words, holds = _choice_words(what, config_dir)
     groups_given = {word.partition("=")[0] for word in overrides}
     has_model = "model" in groups_given

@@ -42,7 +42,7 @@ def node(*words: str, code: int = 0) -> Any:
 @pytest.mark.parametrize(
     ("words", "kind", "columns"),
     [
-        (["sums.jsonl"], "answers", ["data_source", "messages", "ability", "extra_info"]),
+        (["data=sums.jsonl"], "answers", ["data_source", "messages", "ability", "extra_info"]),
         (["pairs.jsonl"], "pairs", ["data_source", "prompt", "chosen", "rejected", "ability", "extra_info"]),
         (["gsm8k.jsonl", "data.format=gsm8k", "--for", "prompts"], "prompts",
          ["data_source", "prompt", "ability", "reward_model", "extra_info"]),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.data import convert, parquet_layout
+from launcher.data import convert
 from launcher.data.convert import Converter
 from launcher.data.files import Files
 from launcher.data.reader import read_rows
@@ -30,19 +30,14 @@ def converted(
     path: Path, folder: Path, kind: Any, *, in_columns: bool = True, **more: Any
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str, str]]]:
     """The rows written, and place, reason and raw of those refused."""
-    files, out, extra = Files(train_files=(str(path),), **more), folder / "out.parquet", None
-    refused = folder / "refused.jsonl"
+    files, refused = Files(train_files=(str(path),), **more), folder / "refused.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         if not in_columns:
             patch.setattr(convert, "convert_columns", lambda *_: None)
-        while True:
-            with RefusedLog(refused) as log:
-                try:
-                    count = Converter(files, kind, log, lambda *_: None, extra).write([str(path)], "train", out)
-                    break
-                except parquet_layout.Wider as wider:
-                    extra = wider.extra
-    rows = pq.read_table(out).to_pylist() if count else []
+        with RefusedLog(refused) as log:
+            count = Converter(files, kind, log, lambda *_: None).convert({"train": [str(path)]}, folder)["train"]
+    assert count == 0 or [*folder.glob("*.parquet.*"), *folder.glob("train-*")] == []
+    rows = pq.read_table(folder / "train.parquet").to_pylist() if count else []
     kept = [json.loads(line) for line in refused.read_text().splitlines()] if refused.exists() else []
     assert count == len(rows)
     return rows, sorted((one["where"].removeprefix(f"{path}:"), one["reason"], one["raw"]) for one in kept)
@@ -94,7 +89,7 @@ def test_the_fast_way_is_taken_and_its_rows_read_as_they_were(
     assert [converted(path, tmp_path, kind, format=format) for path in sorted(tmp_path.glob("a.*"))] == slow
     assert [len(rows) for rows, _ in slow] == [3, 3, 3]
     before, *_ = Files(train_files=(str(tmp_path / "a.jsonl"),), format=format).read("train", kind)
-    after, *_ = Files(train_files=(str(tmp_path / "out.parquet"),)).read("train", kind)
+    after, *_ = Files(train_files=(str(tmp_path / "train.parquet"),)).read("train", kind)
     assert isinstance(before, Row) and isinstance(after, Row)
     assert _turns(after) == _turns(before)
     assert (after.rejected, after.data_source, after.ability) == (before.rejected, before.data_source, before.ability)
@@ -194,7 +189,10 @@ def test_parquet_rows_come_out_equal(tmp_path_factory: Any, rows: list[dict[str,
     assert converted(path, folder, kind) == converted(path, folder, kind, in_columns=False)
 
 
-def test_extra_info_grows_with_the_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk", [1, 3, 16])
+def test_extra_info_grows_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Whether rows are looked at together or not; each is read once."""
+    monkeypatch.setattr(convert, "_CHUNK_ROWS", chunk)
     rows = [
         {"prompt": "a", "answer": "1"},
         {"prompt": "b", "answer": "2", "extra_info": {"level": 3}},
@@ -203,7 +201,7 @@ def test_extra_info_grows_with_the_rows(tmp_path: Path) -> None:
     ]
     made, refused = converted(lines(tmp_path / "a.jsonl", rows), tmp_path, "prompts")
     assert [place for place, _, _ in refused] == ["4"]
-    assert "extra_info has other types than in the rows before" in refused[0][1]
+    assert "other types than in the rows before" in refused[0][1]
     assert [row["extra_info"] for row in made] == [
         {"split": "train", "index": 0, "level": None, "tags": None},
         {"split": "train", "index": 1, "level": 3.0, "tags": None},

@@ -161,7 +161,7 @@ def test_a_kill_leaves_nothing_half_done(tmp_path: Path, root: Path) -> None:
     source = tmp_path / "a.jsonl"
     files = rows(source, 300_000)
     process = started(source, root)
-    while not list(root.glob(".unfinished-*/train.parquet")):
+    while not list(root.glob(".unfinished-*/train*.parquet")):
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

@@ -110,7 +110,6 @@ def test_what_does_not_belong_to_the_base_is_refused(model: Make, tmp_path: Path
     [
         ({"something_new": {"x": 1}}, "something_new"),  # of a newer peft, which this one leaves out
         ({"use_dora": True}, "missing adapter keys"),
-        ({"peft_type": "IA3"}, "peft cannot merge it"),
     ],
 )
 def test_what_peft_only_warns_of_is_refused(change: Any, word: str, model: Make, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_named_templates_are_in_order(tmp_path: Path) -> None:
     ("entry", "named"),
     [
         ({"r": "x"}, "r is 'x'"), ({"r": float("inf")}, "r is inf"), ({"r": -1}, "r is -1"),
-        ({"peft_type": "NOPE"}, "peft_type is 'NOPE'"), ({"peft_type": None}, "peft_type is None"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"), ({"peft_type": None}, "peft_type is None"),
         ({"target_modules": 5}, "target_modules is 5"), ({"target_modules": r".*\.(q|v)_proj"}, ""),
         ({"target_modules": "all-linear"}, ""), ({}, ""), ({"target_modules": ".*q_proj"}, "leaves out"),
         ({"target_modules": "((a*)*)*b"}, "leaves out"), ({"target_modules": "("}, "a pattern that cannot be used"),

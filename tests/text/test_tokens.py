@@ -298,19 +298,10 @@ def test_templates_that_read_contents_in_parts_get_parts() -> None:
     )
 
 
-REFUSES = "{% if MARK %}{{ raise_exception('no') }}{% endif %}" + CHATML
-
-
-@pytest.mark.parametrize(("template", "turns", "fix"), [
-    (REFUSES.replace("MARK", "messages[0].role == 'system'"), talk("system: s", "user: a", "assistant: b"),
-     "put the system turn's text into the first user turn"),
-    (REFUSES.replace("MARK", "messages[1:] and messages[1].role == 'user'"), talk("user: a", "user: b", "assistant: c"),
-     "let user and assistant take turns, the user first"),
-    (CHATML, (*talk("user: a"), Message("assistant", "", {"tool_calls": [{"function": {"name": "add"}}]})),
-     "use a model whose template writes tool calls, or rows without them"),
-])  # fmt: skip
-def test_what_a_template_does_not_take_is_refused_with_a_remedy(template: str, turns: Any, fix: str) -> None:
-    assert reason(encoder(chat_tokenizer(template)).demonstration(0, row(turns))).endswith(f"; {fix}")
+def test_calls_that_a_template_does_not_write_are_refused_with_a_remedy() -> None:
+    turns = (*talk("user: a"), Message("assistant", "", {"tool_calls": [{"function": {"name": "add"}}]}))
+    found = reason(encoder(chat_tokenizer()).demonstration(0, row(turns)))
+    assert found.endswith("; use a model whose template writes tool calls, or rows without them")
 
 
 # ---- refused, with words

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
 from launcher.hubs import huggingface
-from launcher.models import adapter, config, fit, size, values, weights
+from launcher.models import adapter, config, fit, size, weights
 from launcher.models.dry_load import dry_load
 from launcher.models.pretrained import Pretrained, base_folder, folder_problems, weights_of
 from launcher.preflight.checks.context import Context
@@ -81,16 +81,13 @@ def _check_folder(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
 
 
 def _check_weights(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
-    """Check that the weights in a folder fit its config.json, and sample their values."""
+    """Check that the weights in a folder fit its config.json."""
     node = config.read(folder) or {}
     if problems := folder_problems(folder):
         yield from from_problems(problem.within(where) for problem in problems)
     elif report := dry_load(folder, loader):
-        broken, doubtful = values.faults(folder)
-        problems = [problem.within(where) for problem in broken]
-        yield from from_problems([*fit.problems(report, node, where, weights.read_by_a_loader(folder)), *problems])
-        doubtful = [problem.within(where) for problem in doubtful]
-        yield from from_problems([*fit.warnings(report, where), *doubtful], "WARN")
+        yield from from_problems(fit.problems(report, node, where, weights.read_by_a_loader(folder)))
+        yield from from_problems(fit.warnings(report, where), "WARN")
     else:
         message = f"{folder}: the weights could not be compared with config.json"
         yield CheckResult("WARN", where, message, "see that torch and transformers can be imported")
