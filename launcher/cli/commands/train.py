@@ -206,7 +206,7 @@ def rerun(
     prepared = prepare_rerun(folder, arguments)
     refused = [] if anyway else prepared.refused
     if not as_json:
-        for line in [each.line for each in prepared.differences] or ["nothing differs"]:
+        for line in prepared.differences or ["nothing differs"]:
             say(line)
     outcome = None
     if not (dry_run or refused):
