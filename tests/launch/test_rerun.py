@@ -170,7 +170,7 @@ def test_a_run_is_repeated_with_copies_of_its_own_code(
     (tmp_path / "mine" / "helpers.py").write_text("def right(text, truth):\n    return 7.0\n")
     shutil.rmtree(again / "checkpoints" / "step_000003")
     (note,) = start.to_resume(Folder(again), []).notes
-    assert "mine/helpers.py has changed or gone since the run began; " in note
+    assert "mine/helpers.py: changed or gone since the run began; " in note
     assert note.endswith("it goes on with its copy, which you may change: code/reward/my.py")
     repeated = rerun.prepare_rerun(Folder(first), [])
     assert repeated.refused == [] and repeated.differences == []
