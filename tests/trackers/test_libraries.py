@@ -21,7 +21,7 @@ import pytest
 
 from launcher.core.events import Restarted, Step
 from launcher.trackers.sending import Sender
-from launcher.trackers.tracker import read_state, state_file, write_state
+from launcher.trackers.tracker import Remembered, read_state, write_state
 from launcher.views.read import find
 
 
@@ -226,7 +226,7 @@ def test_what_mlflow_has_already_is_not_sent_again(folder):
     client = read("mlflow.tracking", "MlflowClient")(tracking_uri=f"sqlite:///{folder.path}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
     client.set_tag(run.info.run_id, "rlrun.row", "1")  # as if a kill had come before it was set
-    state_file(folder.path, "mlflow").unlink()
+    write_state(folder.path, "mlflow", Remembered(read_state(folder.path, "mlflow").id))
     folder.write([Step(at=5.0, step=5, metrics={"a": 5 / 7})])
     send(folder, "mlflow")
     assert [each.step for each in client.get_metric_history(run.info.run_id, "a")] == [0, 1, 2, 3, 4, 5]
