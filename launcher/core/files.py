@@ -83,8 +83,8 @@ class PathIn:
 
 
 class AppendOnlyFile:
-    """An append-only text file. While the disk refuses writes, what was appended is kept in memory and written later;
-    without `most`, the limit of these bytes, no line is lost or torn."""
+    """An append-only text file. While the disk refuses writes, what was appended is kept in memory and written later:
+    all of it, or the last lines that have at most `most` bytes."""
 
     def __init__(self, descriptor: int, most: int | None = None) -> None:
         self._file, self._most = descriptor, most
@@ -117,7 +117,8 @@ class AppendOnlyFile:
             self.refused = None
         except OSError as error:
             self.refused = error
-            self._pending = self._pending[-self._most :] if self._most else self._pending
+            if self._most and len(self._pending) > self._most:  # the line that was cut ends there
+                self._pending = b"\n" + self._pending[-self._most - 1 :].partition(b"\n")[2]
 
     @property
     def disk_full(self) -> bool:

@@ -91,17 +91,6 @@ def has_open(pid: int, path: Path) -> bool:
         return False
 
 
-def is_locked(path: Path) -> bool | None:
-    """Whether a process of this machine holds a `flock` on a file, which this user need not be able to open. None where
-    that is unknown: a file without a block device may be on a network disk, whose locks are listed nowhere."""
-    with suppress(OSError):
-        status = path.stat()
-        if device := os.major(status.st_dev):
-            place = f"{device:02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-            return any({"FLOCK", place} <= {*line.split()} for line in Path("/proc/locks").read_text().splitlines())
-    return None
-
-
 def shell_exit_code(code: int) -> int:
     """A shell's exit code for a process: 128 + the signal that killed it, which Python gives as -signal."""
     return 128 - code if code < 0 else code

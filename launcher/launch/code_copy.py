@@ -8,9 +8,10 @@ Copies of other folders' files stand beside them: reward-2, ...
 from __future__ import annotations
 
 import ast
+import filecmp
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -28,22 +29,29 @@ from launcher.spec.run import RunSpec
 Part = TypeVar("Part")
 
 MOST_FILES, MOST_BYTES = 500, 16 * 2**20
-"""Limits of one copy."""
+"""Most files that are copied, and most bytes of one."""
 
 
 def keep(part: Part, folder: Folder) -> tuple[Part, list[str]]:
     """Copies the Python files of a reward or an environment into `folder`. Returns the part with paths of the copies,
     relative to `folder`, and notes on the files that have none."""
-    notes = list[str]()
+    notes, copies = list[str](), dict[Path, Path]()
 
     def with_copy(leaf: PythonFile) -> Any:
         path = Path(leaf.path)
-        files = list(_select_files(imported(path.parent, [path]), notes))
-        if path not in files:
+        obstacles = {file: _obstacle(file) for file in imported(path.parent, [path])}
+        fate = "the run's folder has no copy of it, and it is read where it is"
+        notes.extend(f"plan: {file} {obstacle}; {fate}" for file, obstacle in obstacles.items() if obstacle)
+        if obstacles.get(path, "is no file"):
             return leaf
-        copy = _copy_files(path.parent, files, folder.code / leaf.group).relative_to(folder.path)
+        copy = copies.setdefault(path.parent, _new_copy(folder.code, leaf.group))
+        for file in (file for file, obstacle in obstacles.items() if not obstacle):
+            target = copy / file.relative_to(path.parent)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
         untyped: Any = leaf
-        return replace(untyped, path=str(copy / path.name), copied_from=str(leaf.original.parent))
+        relative = copy.relative_to(folder.path) / path.name
+        return replace(untyped, path=str(relative), copied_from=str(leaf.original.parent))
 
     return replace_each(part, PythonFile, with_copy), notes
 
@@ -54,9 +62,9 @@ def changes(run: RunSpec, folder: Folder) -> list[str]:
 
     def note_changes(leaf: PythonFile) -> Any:
         file, here = Path(leaf.path), folder.path.absolute()
-        if leaf.copied_from and file.is_relative_to(here) and (files := _changed(file.parent, Path(leaf.copied_from))):
-            copy = file.relative_to(here)
-            notes.append(f"{files} since the run began; it goes on with its copy, which you may change: {copy}")
+        if leaf.copied_from and file.is_relative_to(here) and (names := _changed(file.parent, Path(leaf.copied_from))):
+            fix = f"it goes on with its copy, which you may change: {file.relative_to(here)}"
+            notes.append(f"{', '.join(names)}: changed or gone since the run began; {fix}")
         return leaf
 
     for part in (run.reward, run.environment):
@@ -97,55 +105,23 @@ def _module_paths(folder: Path, name: list[str]) -> Iterator[Path]:
         yield from (path.with_name(f"{path.name}.py"), path / "__init__.py")
 
 
-def _select_files(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
-    """The files that may be copied: without secrets, and at most MOST_FILES and MOST_BYTES of them."""
-    number = size = 0
-    for path in files:
-        try:
-            content = read_file(path, MOST_BYTES)
-            text = content.decode("utf-8", "replace")
-            why = "seems to hold a secret, which belongs in an environment variable" if redact(text) != text else ""
-        except (OSError, ValueError) as error:
-            content, why = b"", f"cannot be copied, {error_message(error)}"
-        if number == MOST_FILES or size + len(content) > MOST_BYTES:
-            notes.append(f"plan: no more than {MOST_FILES} files and {MOST_BYTES >> 20} MiB of own code are copied")
-            return
-        if why:
-            notes.append(f"plan: {path} {why}; the run's folder has no copy of it, and it is read where it is")
-        else:
-            number, size = number + 1, size + len(content)
-            yield path
-
-
-def _copy_files(source: Path, files: Sequence[Path], first: Path) -> Path:
-    """Copies these files of `source` into `first`, or a folder beside it where that holds others. Equal copies that
-    exist are used again."""
-    for number in count(1):
-        copy = first if number == 1 else first.with_name(f"{first.name}-{number}")
-        if not os.path.lexists(copy):
-            for path in files:
-                target = copy / path.relative_to(source)
-                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
-            return copy
-        copied = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and not copy.is_symlink()}
-        if copied == {path.relative_to(source) for path in files} and not _changed(copy, source):
-            return copy
-    raise AssertionError("there is always another number")
-
-
-def _changed(copy: Path, source: Path) -> str:
-    """Which of the copied files are different in `source` now: `my.py and 2 others have changed`."""
-    names = sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    changed = [name for name in names if not _equal_files(copy / name, source / name)]
-    if not changed:
-        return ""
-    others = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-    return f"{source / changed[0]}{others} {'have' if others else 'has'} changed or gone"
-
-
-def _equal_files(one: Path, other: Path) -> bool:
+def _obstacle(path: Path) -> str:
+    """Why a file is not copied; empty where it can be."""
     try:
-        return read_file(one, MOST_BYTES) == read_file(other, MOST_BYTES)
-    except (OSError, ValueError):
-        return False
+        text = read_file(path, MOST_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        return f"cannot be copied, {error_message(error)}"
+    return "seems to hold a secret, which belongs in an environment variable" if redact(text) != text else ""
+
+
+def _new_copy(folder: Path, group: str) -> Path:
+    """The folder `group`, or `group-2` and so on, that nobody has made yet."""
+    paths = (folder / (group if number == 1 else f"{group}-{number}") for number in count(1))
+    return next(path for path in paths if not os.path.lexists(path))
+
+
+def _changed(copy: Path, source: Path) -> list[str]:
+    """The originals in `source` that are not as they were copied."""
+    names = [str(path.relative_to(copy)) for path in sorted(copy.rglob("*.py"))]
+    _, differing, missing = filecmp.cmpfiles(copy, source, names, shallow=False)
+    return [str(source / name) for name in (*differing, *missing)]

@@ -4,8 +4,6 @@
  "code": {"rlrun": {"commit", "diff"}, "folder": {...}}, "python", "system", "installed": [name==version],
  "hardware": {...}, "data": sha256, "model": {"files": ...}, "reward": [...], "seed", "words",
  "environment": {name: value}}
-
-Locks of older versions have fewer keys: what was not written down is taken to be the same.
 """
 
 from __future__ import annotations
@@ -56,22 +54,19 @@ def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
 def amend(folder: Folder, spec: str) -> None:
     """Add the new spec.yaml `spec` of a run that resumes with settings for where and how fast it runs."""
     recorded = read(folder)
-    if "spec" in recorded:
-        recorded["spec"].append(_sha256(spec))
-        write_atomic(folder.lock, json.dumps(recorded, indent=1) + "\n")
+    recorded["spec"].append(_sha256(spec))
+    write_atomic(folder.lock, json.dumps(recorded, indent=1) + "\n")
 
 
 def read(folder: Folder) -> dict[str, Any]:
-    """The recorded lock; older versions wrote fewer keys. Raises `Problems` where it cannot be read."""
+    """The recorded lock. Raises `Problems` where it cannot be read."""
     path = folder.lock
     try:
         recorded = parse_json(read_file(path))
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
-    if isinstance(recorded, dict) and isinstance(recorded.get("spec"), str):  # of an older version
-        recorded["spec"] = [recorded["spec"]]
-    fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _SECTIONS.items())
-    if not fits or not all(isinstance(line, str) for line in recorded.get("installed", [])):
+    fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key), of) for key, of in _SECTIONS.items())
+    if not fits or not all(isinstance(line, str) for line in recorded["installed"]):
         raise Problems(Problem(str(path), "holds no lock", "start a new run", "bad-file"))
     return recorded
 
@@ -83,10 +78,9 @@ def unreadable(path: Path, error: Exception, fix: str = "start a new run") -> Pr
 
 def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
     """The lock of a run that starts now. The data is read whole, models are not. Raises `Problems`."""
-    runs = Path(run.trainer.run_root).expanduser()
     return {
         "spec": [_sha256(spec)],
-        "code": {"rlrun": own_source(), "folder": folder_source(Path.cwd(), runs)},
+        "code": {"rlrun": own_source(), "folder": folder_source(Path.cwd())},
         "python": machine.python_version(),
         "system": machine.system_name(),
         "installed": installed(),
@@ -134,8 +128,8 @@ def _sha256(text: str) -> str:
 
 
 def spec_is_as_written(folder: Folder, recorded: dict[str, Any]) -> bool:
-    """Whether spec.yaml is the one that was locked; true for locks that do not record it."""
-    return "spec" not in recorded or checkpoints.sha256(folder.spec) in recorded["spec"]
+    """Whether spec.yaml is the one that was locked."""
+    return checkpoints.sha256(folder.spec) in recorded["spec"]
 
 
 # ---- which bytes a model and a reward are
@@ -160,25 +154,23 @@ def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
         elif isinstance(leaf, Python):
             path = Path(leaf.path).expanduser()
             try:
-                imports = {str(file.relative_to(path.parent)): checkpoints.sha256(file)
-                           for file in imported(path.parent, [path])[1:]}  # fmt: skip
-                origin = {"file": str(leaf.original), "files": checkpoints.sha256(path)}
-                origins.append(origin | ({"imports": _digest(imports)} if imports else {}))
+                digests = {str(file.relative_to(path.parent)): checkpoints.sha256(file)
+                           for file in imported(path.parent, [path])}  # fmt: skip
             except OSError as error:
-                got = f"{path} cannot be read, {error_message(error)}"
-                raise Problems(Problem("reward.path", got, "use a Python file", "bad-file")) from error
+                raise unreadable(path, error, "use a Python file") from error
+            origins.append({"file": str(leaf.original), "files": _digest(digests)})
     return [origin for origin in origins if origin] or None
 
 
 def same_files(recorded: object, now: object) -> bool:
-    """Whether two origins have equal bytes, wherever the files are. An origin that was not recorded, and imported
-    modules that were not, are taken to be equal."""
-    if isinstance(recorded, list) and isinstance(now, list):
-        return len(recorded) == len(now) and all(map(same_files, recorded, now))
-    if isinstance(recorded, dict) and isinstance(now, dict):
-        digests = [name for name in ("files", "imports") if name == "files" or name in recorded]
-        return all(recorded.get(name) == now.get(name) for name in digests)
-    return recorded is None or recorded == now
+    """Whether two origins have equal bytes, wherever the files are; true where none was recorded."""
+    return recorded is None or _digests(recorded) == _digests(now)
+
+
+def _digests(origin: object) -> object:
+    if isinstance(origin, list):
+        return [_digests(each) for each in origin]
+    return origin.get("files") if isinstance(origin, dict) else origin
 
 
 def folder_origin(folder: Path) -> dict[str, str] | None:
@@ -231,13 +223,10 @@ def own_source() -> dict[str, str] | None:
     return _version_of(clone, _OWN_SOURCES) if _repository(clone) == clone.resolve() else None
 
 
-def folder_source(folder: Path, runs: Path) -> dict[str, str] | None:
-    """The repository that `folder` is in, without the runs in it; None where it is in none, or in rlrun's own."""
+def folder_source(folder: Path) -> dict[str, str] | None:
+    """The repository that `folder` is in; None where it is in none, or in rlrun's own."""
     top = _repository(folder)
-    if top is None or top == PACKAGE.parent.resolve():
-        return None
-    inside = runs.resolve().relative_to(top) if runs.resolve().is_relative_to(top) else None
-    return _version_of(top, [".", f":(exclude){inside}"] if inside else ["."])
+    return None if top is None or top == PACKAGE.parent.resolve() else _version_of(top, ["."])
 
 
 def _repository(folder: Path) -> Path | None:
@@ -246,15 +235,14 @@ def _repository(folder: Path) -> Path | None:
 
 
 def _version_of(top: Path, paths: Sequence[str]) -> dict[str, str]:
-    """`commit`, and `diff` where there are changes since: sha256 of them, an untracked file by name."""
+    """`commit`, and `diff`, a sha256 of the changes since to the files that git knows, where there are any."""
     commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    if commit is None:
+        return {"commit": "none yet"}
     # without the programs that a repository's own settings may name
-    diff = _git(top, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", *paths) if commit else b""
-    others = _git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
-    version = {"commit": (commit or b"none yet").decode().strip()}
-    if diff is None or others is None:
-        return {**version, "diff": f"git did not answer within {LIMIT_S:.0f} s"}
-    return {**version, "diff": hashlib.sha256(diff + b"\0" + others).hexdigest()} if diff or others else version
+    diff = _git(top, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", *paths)
+    digest = "unknown" if diff is None else hashlib.sha256(diff).hexdigest() if diff else ""
+    return {"commit": commit.decode().strip(), **({"diff": digest} if digest else {})}
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:

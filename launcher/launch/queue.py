@@ -1,8 +1,8 @@
 """Runs that wait: for room on this machine, or in the queue of a cluster.
 
-On this machine each is an `rlrun train` in a session of its own, started when there is room. Sweeps, detached runs and
-programs that start many runs share this. Nothing here owns a thread or a signal: the caller decides when to look
-(`Queue.advance`), and passes signals on. A run in a cluster's queue is submitted, and watched from here.
+On this machine each is an `rlrun train` in a session of its own, started when there is room. Nothing here owns a thread
+or a signal: the caller decides when to look (`Queue.advance`), and passes signals on. A run in a cluster's queue is
+submitted, and watched from here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from launcher.core import activity, machine
 from launcher.core.files import NewLines
 from launcher.core.state import Sink, write_all
 from launcher.launch.follow import Outcome
-from launcher.models import size
 from launcher.runs import store
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 
 LIFELINE = "RLRUN_POINT"  # set where standard input of `rlrun train` is a pipe that only its parent holds
-PROCESS_BYTES = 2**30  # libraries, buffers and small activations of one process
 PROBLEM_MARK = "✗ "  # begins a line with a problem
 
 
@@ -49,23 +47,16 @@ def watch_lifeline() -> None:
 class Needs:
     """What a run needs of this machine."""
 
-    cores: int
-    """CPU cores; 0 means all, as the run sets no number."""
-    memory_bytes: int
-    gpus: int
-    nodes: int = 1
-    """A run on several machines uses this one exclusively."""
+    cores: int = 0
+    """CPU cores; 0 means all: the run sets no number, or it takes several machines, each of them whole."""
+    gpus: int = 0
 
 
 def needs(run: RunSpec) -> Needs:
-    """What `run` needs; memory is estimated: weights, gradients and optimizer of each process, and `PROCESS_BYTES`."""
-    hardware, threads = run.taken, run.engine.cores()
-    processes = hardware.processes_per_node
-    if not hardware.is_cpu:
-        return Needs(processes, processes * PROCESS_BYTES, hardware.n_gpus_per_node, hardware.nnodes)
-    copies = 4 + ("reference" in run.algorithm.needs) + 4 * ("critic" in run.algorithm.needs)
-    weights = size.parameters(run.model.shape) * size.BYTES[run.model.dtype] if run.model.shape else 0
-    return Needs(processes * threads, processes * (PROCESS_BYTES + copies * weights), 0, hardware.nnodes)
+    """The GPUs of `run`, and a core for each process with one; on a CPU the cores of its threads."""
+    hardware = run.taken
+    cores = hardware.processes_per_node * (run.engine.cores() if hardware.is_cpu else 1)
+    return Needs(cores if hardware.nnodes == 1 else 0, hardware.n_gpus_per_node)
 
 
 @dataclass(frozen=True)
@@ -79,11 +70,10 @@ class Allocation:
 
 @dataclass
 class ResourcePool:
-    """At most `parallel` runs; with None as many as have cores and memory. A GPU is never shared."""
+    """At most `parallel` runs; with None as many as have cores. A GPU is never shared."""
 
     parallel: int | None
     cores: int = field(default_factory=machine.cpu_count)
-    memory_bytes: int = field(default_factory=machine.free_memory_bytes)
     gpus: tuple[str, ...] = field(default_factory=lambda: machine.visible_gpus())
     taken: list[Allocation] = field(default_factory=list)
 
@@ -93,8 +83,7 @@ class ResourcePool:
         free = [gpu for gpu in self.gpus if gpu not in busy]
         if self.taken and not self._fits(wanted, len(free)):
             return None
-        assignable = wanted.gpus and wanted.nodes == 1 and wanted.gpus <= len(free)
-        allocation = Allocation(wanted, tuple(free[: wanted.gpus]) if assignable else None)
+        allocation = Allocation(wanted, tuple(free[: wanted.gpus]) if 0 < wanted.gpus <= len(free) else None)
         self.taken.append(allocation)
         return allocation
 
@@ -102,14 +91,12 @@ class ResourcePool:
         self.taken.remove(place)
 
     def _fits(self, wanted: Needs, free_gpus: int) -> bool:
-        all_needs = [wanted, *(taken.needs for taken in self.taken)]
         unknown_gpus = any(taken.needs.gpus and taken.gpus is None for taken in self.taken)  # takes what there is
-        if any(each.nodes > 1 for each in all_needs) or wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
+        if wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
             return False
         if self.parallel is not None:
             return len(self.taken) < self.parallel
-        cores = sum(each.cores or self.cores for each in all_needs)
-        return cores <= self.cores and sum(each.memory_bytes for each in all_needs) <= self.memory_bytes
+        return sum(each.cores or self.cores for each in (wanted, *(taken.needs for taken in self.taken))) <= self.cores
 
 
 # ---- processes
@@ -122,7 +109,7 @@ class RunCommand:
     words: tuple[str, ...]
     log: Path
     folder: str | None = None
-    needs: Needs = Needs(0, 0, 0)
+    needs: Needs = Needs()
 
 
 class RunProcess:
@@ -197,37 +184,33 @@ class QueuedRun:
 class Queue:
     """Runs that wait for room on this machine, and those that have it; they end when this process is killed.
 
-    Methods may be called from any thread, and from a signal handler.
+    A signal handler may call `stop` and `kill`.
     """
 
     def __init__(self, pool: ResourcePool, shared: Sequence[int] = ()) -> None:
         self.pool, self._shared = pool, shared
         self.runs: list[QueuedRun] = []
         self._requests: list[int] = []
-        self._lock = threading.RLock()  # a signal handler may interrupt its holder
 
     def add(self, command: RunCommand) -> QueuedRun:
         run = QueuedRun(command)
-        with self._lock:
-            self.runs.append(run)
+        self.runs.append(run)
         return run
 
     @property
     def is_done(self) -> bool:
         """Whether nothing runs, and nothing waits that would still be started."""
-        with self._lock:
-            waiting = not self._requests and any(run.process is None for run in self.runs)
-            return not waiting and not any(run.is_running for run in self.runs)
+        waiting = not self._requests and any(run.process is None for run in self.runs)
+        return not waiting and not any(run.is_running for run in self.runs)
 
     def advance(self) -> list[QueuedRun]:
         """Start what there is room for, read what was printed, and return the runs that began or ended."""
-        with self._lock:
-            changed = [run for run in self.runs if run.process is None and self._start(run)]
-            for run in self.runs:
-                run.new_lines = []
-                if run.is_running and self._poll_run(run) and run not in changed:
-                    changed.append(run)
-            return changed
+        changed = [run for run in self.runs if run.process is None and self._start(run)]
+        for run in self.runs:
+            run.new_lines = []
+            if run.is_running and self._poll_run(run) and run not in changed:
+                changed.append(run)
+        return changed
 
     def _start(self, run: QueuedRun) -> bool:
         allocation = None if self._requests else self.pool.acquire(run.command.needs)

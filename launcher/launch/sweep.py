@@ -148,27 +148,16 @@ def _labels(subset: Sequence[Point], all_points: Sequence[Point]) -> list[str]:
 
 
 def names_of(every: Sequence[Point]) -> list[str]:
-    """A unique name for each point, `lr_1e-06-seed_0`; the choice of a config group is named by its value alone."""
-    keys = list(every[0].differs)
-    short = {key: _shortest_suffix(key, keys) for key in keys}
-    names: list[str] = []
-    for number, point in enumerate(every, start=1):
-        parts = [f"{short[key]}_{_safe(value)}" if short[key] else _safe(value) for key, value in point.differs.items()]
-        full_name = name = "-".join(parts) or "only"
-        taken = {other.lower() for other in names}
-        while len(name) > NAME or name.lower() in taken:
-            name, number = f"{full_name[: NAME - 6].rstrip('-.')}-{number}", number + len(every)
-        names.append(name)
-    return names
+    """A unique name for each point, `lr_1e-06-seed_0`; where those are too long or alike, each begins with a number."""
+    names = ["-".join(_part(key, value) for key, value in point.differs.items()) or "only" for point in every]
+    if max(map(len, names)) <= NAME and len({name.lower() for name in names}) == len(names):
+        return names
+    return [f"{number}-{name}"[:NAME].rstrip("-.") for number, name in enumerate(names, start=1)]
 
 
-def _shortest_suffix(key: str, keys: Sequence[str]) -> str:
-    """The fewest last parts of a setting's name that no other key ends with; empty for a config group."""
-    parts = key.split(".")
-    if len(parts) == 1:
-        return "seed" if key == "seed" else ""
-    ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
-    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
+def _part(key: str, value: str) -> str:
+    """`lr_1e-06`; the choice of a config group is named by its value alone."""
+    return _safe(value) if "." not in key and key != "seed" else f"{key.rpartition('.')[2]}_{_safe(value)}"
 
 
 def _safe(value: str) -> str:

@@ -170,11 +170,11 @@ class Lock:
 
 def holder(folder: Folder) -> dict[str, int | str] | None:
     """`pid` and `host` of the run's writer; None when nobody writes it. Empty where its lock names none, and where it
-    belongs to another user and cannot be opened, unless it is known to be free."""
+    belongs to another user and cannot be opened."""
     try:
         descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except PermissionError:
-        return None if machine.is_locked(folder.path / ".lock") is False else {}
+        return {}
     except OSError:  # there is no lock yet, or a file that cannot be locked
         return None
     try:

@@ -21,8 +21,8 @@ class OwnFile:
     """A file that a tracker appends to. What was written after the remembered `state`, before a kill, is cut off when
     the file is opened again.
 
-    `has` is None where the file holds all that `state` says; else -1, and the file begins anew. In a file that is not
-    `ours`, what others wrote before stays.
+    `has` is None where the file holds all that `state` says; else -1, and the run is written from its beginning: over
+    the whole file where it is `ours`, else behind what others wrote.
     """
 
     def __init__(self, path: Path, state: Mapping[str, Any], *, ours: bool) -> None:
@@ -32,23 +32,20 @@ class OwnFile:
         self._file = os.fdopen(os.open(path, flags, 0o600), "r+b")
         self.write, self.flush, self.close = self._file.write, self._file.flush, self._file.close
         existing_bytes = os.fstat(self._file.fileno()).st_size
-        self.has: int | None = -1
-        self._base = size = 0 if ours else existing_bytes
-        if state.get("path") == self._named:
-            self._base, size = int(state["base"]), int(state["bytes"])
-            self.has = None if existing_bytes >= size else -1
-            size = size if self.has is None else min(self._base, existing_bytes)
+        is_whole = state.get("path") == self._named and existing_bytes >= int(state["bytes"])
+        self.has: int | None = None if is_whole else -1
+        size = int(state["bytes"]) if is_whole else 0 if ours else existing_bytes
         self._file.truncate(size)
         self._file.seek(size)
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state to remember: path, bytes that others wrote before, and size now."""
-        return {"path": self._named, "base": self._base, "bytes": self._file.tell()}
+        """The state to remember: path, and size now."""
+        return {"path": self._named, "bytes": self._file.tell()}
 
     @property
-    def is_new(self) -> bool:
-        return self._file.tell() == self._base
+    def is_empty(self) -> bool:
+        return self._file.tell() == 0
 
 
 class JsonLines(Tracker):

@@ -27,9 +27,6 @@ BATCH = 200  # steps that are sent at a time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Pauses before a call that failed is repeated: the first, then twice that, up to the longest."""
 LAST_TRIES = 2  # rounds that may fail once the run has ended
-REFUSED_TRIES = 3
-"""Failed calls with one step after which it is left out, provided that the tracker takes a later one."""
-MOST_REFUSED = 3  # steps in a row that are left out; a tracker that refuses more is down
 
 
 @dataclass
@@ -40,8 +37,6 @@ class Sent:
     steps: int = 0
     alerts: int = 0
     samples: int = 0
-    refused: int = 0
-    """Steps that are left out, as the tracker always refuses them."""
     failure: str = ""
     """Why not everything has arrived."""
 
@@ -68,15 +63,13 @@ class Sender:
         self._remembered = Remembered("")
         self._has = self._alerts_after = -1  # rows, and the seq of alerts alone, up to here have arrived
         self._furthest = -1  # seq up to which this sender has sent
-        self._one_by_one = 0  # steps that are still sent alone after a failure, to find the one that is refused
-        self._refused_seq, self._refusals = -1, 0
 
     def run(self) -> Sent:
         """Send until nothing more can come; a call that fails is repeated until then, and a few times after it while
         nothing arrives. Raises `Problems` where another process sends this run, or its folder cannot be read."""
         with locked(self.folder, self.name):
-            pause, tries, most = 0.0, 0, LAST_TRIES
-            while tries < most:
+            pause, tries = 0.0, 0
+            while tries < LAST_TRIES:
                 alive, before = self.alive(), self._furthest  # before reading: a run that has ended has logged all
                 failure = self._send_all()
                 if failure != self.sent.failure:
@@ -85,9 +78,8 @@ class Sender:
                 if not (failure or alive):
                     break
                 tries = 0 if alive or self._furthest > before else tries + 1
-                most = REFUSED_TRIES + 1 if self._one_by_one else LAST_TRIES
                 pause = min(pause * 2 or FIRST_PAUSE_S, LONGEST_PAUSE_S) if failure else 0.0
-                if tries < most:
+                if tries < LAST_TRIES:
                     self._wait(pause or POLL_S)
             self._close()
             return self.sent
@@ -102,34 +94,8 @@ class Sender:
     def _send_all(self) -> str:
         """Send all that is logged. Returns why something has not arrived, or ""."""
         failure = "" if self._tracker else self._open()
-        while not failure and (steps := list(islice(self._steps(), 1 if self._one_by_one else BATCH))):
+        while not failure and (steps := list(islice(self._steps(), BATCH))):
             failure = self._log(steps)
-            self._one_by_one = BATCH if failure else max(self._one_by_one - 1, 0)
-            if failure and len(steps) == 1 and self._is_refused(steps[0]):
-                failure = self._skip_refused(failure)
-        return failure
-
-    def _is_refused(self, step: TrackedStep) -> bool:
-        """Count a failure of this step; whether there were REFUSED_TRIES."""
-        self._refusals = self._refusals + 1 if step.after.seq == self._refused_seq else 1
-        self._refused_seq = step.after.seq
-        return self._refusals >= REFUSED_TRIES
-
-    def _skip_refused(self, failure: str) -> str:
-        """Leave out the refused step, and up to MOST_REFUSED in a row, where the tracker takes the next one, so that it
-        is not down. Returns "" then, else `failure`."""
-        for refused in range(1, MOST_REFUSED + 1):
-            if self._open():
-                break
-            steps = list(islice(self._steps(), refused + 1))
-            if len(steps) <= refused or steps[0].after.seq != self._refused_seq:
-                break
-            if not self._log(steps[refused:]):
-                self.sent.refused += refused
-                numbers = ", ".join(str(step.step) for step in steps[:refused])
-                self.say(f"{failure}; refused {REFUSED_TRIES} times, so step {numbers} is left out")
-                return ""
-        self._disconnect()  # it is opened again, and reads from where it was
         return failure
 
     def _steps(self) -> Iterator[TrackedStep]:
@@ -166,10 +132,11 @@ class Sender:
         assert self._tracker
         done = try_call(partial(self._tracker.log, steps))
         if isinstance(done, CallFailure):
-            self._disconnect()
+            try_call(partial(self._tracker.close, None))
+            self._tracker = None
             return f"{self.name}: {done.reason}"
         after = steps[-1].after
-        self._furthest, self._refusals = max(self._furthest, after.seq), 0
+        self._furthest = max(self._furthest, after.seq)
         if after.seq > self._remembered.position.seq:
             self._remembered = Remembered(self._remembered.id, after, dict(self._tracker.state))
             write_state(self.folder, self.name, self._remembered)
@@ -177,11 +144,6 @@ class Sender:
         self.sent.alerts += sum(len(step.alerts) for step in steps)
         self.sent.samples += sum(len(step.samples) for step in steps)
         return ""
-
-    def _disconnect(self) -> None:
-        if self._tracker:
-            try_call(partial(self._tracker.close, None))
-        self._tracker = None
 
     def _close(self) -> None:
         if self._tracker:

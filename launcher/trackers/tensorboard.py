@@ -43,7 +43,7 @@ class TensorBoard(Tracker):
 
     def log(self, steps: Sequence[TrackedStep]) -> None:
         for step in steps:
-            if self._file.is_new:
+            if self._file.is_empty:
                 self._write(Event(wall_time=step.at, file_version=VERSION))
                 settings = json.dumps(dict(self._config), indent=1, default=str, ensure_ascii=False)
                 self._write(Event(wall_time=step.at, step=0, summary=Summary(value=[_text("settings", settings)])))

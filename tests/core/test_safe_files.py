@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,17 +112,21 @@ def test_a_log_takes_what_the_system_gives(tmp_path: Path, monkeypatch: pytest.M
     assert written(tmp_path / "log") == lines(3)
 
 
-def test_of_what_waits_the_last_is_kept_where_it_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_waits_the_last_lines_are_kept_where_it_is_limited(tmp_path: Path, monkeypatch: Any) -> None:
+    write = os.write
+
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    log = AppendOnlyFile(os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT), 5)
+    log = AppendOnlyFile(os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT), 9)
+    write(log._file, b"cut in ")  # as a disk that becomes full cuts a line
     monkeypatch.setattr(files.os, "write", refuse)
-    for text in (b"0123", b"4567", b"8"):
+    for text in (b"the middle\n", b"one\n", b"two\n", b"three\n", b"9\n"):
         log.write(text)
     monkeypatch.undo()
+    log.write(b"last\n")
     log.close()
-    assert (tmp_path / "log").read_bytes() == b"45678"
+    assert written(tmp_path / "log") == ["cut in ", "three", "9", "last"]
 
 
 def test_what_has_nothing_to_sync_says_so(tmp_path: Path) -> None:

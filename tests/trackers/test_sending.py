@@ -14,8 +14,6 @@ import pytest
 
 from launcher.core.events import Ended, Restarted, Step
 from launcher.core.problems import Problems
-from launcher.trackers import sending
-from launcher.trackers.jsonl import JsonLines
 from launcher.trackers.sending import Sender
 from launcher.trackers.tracker import read_state, state_file, write_state
 
@@ -120,63 +118,6 @@ def test_a_tracker_that_stays_down_does_not_keep_the_end_waiting(folder, tmp_pat
     assert send(folder.path)[0].steps == 1
 
 
-class Refusing(JsonLines):
-    """Writes lines, but never those of some steps; `calls` has the steps of each call."""
-
-    refused: frozenset[int] = frozenset()
-    calls = list[list[int]]()
-
-    def log(self, steps) -> None:
-        self.calls.append([step.step for step in steps])
-        for each in steps:
-            super().log([each])
-            if each.step in self.refused:
-                raise ValueError(f"step {each.step} is not allowed")
-
-
-@pytest.fixture
-def refusing(monkeypatch):
-    def refuse(*steps: int) -> type[Refusing]:
-        made = type("Refusing", (Refusing,), {"refused": frozenset(steps), "calls": []})
-        monkeypatch.setattr(sending, "make_tracker", lambda name: made())
-        return made
-
-    return refuse
-
-
-@pytest.mark.parametrize("refused", [(3,), (0,), (3, 4, 5), (3, 250)])
-def test_a_step_that_is_always_refused_is_left_out_and_the_rest_arrives(folder, refusing, refused):
-    made = refusing(*refused)
-    folder.write([step(n) for n in range(300)])
-    sent, messages = send(folder.path)
-    assert steps_of(folder.path) == [n for n in range(300) if n not in refused]
-    assert (sent.steps, sent.refused, sent.failure) == (300 - len(refused), len(refused), "")
-    notices = [line for line in messages if "left out" in line]
-    assert len(notices) == (2 if refused == (3, 250) else 1)
-    assert f"step {refused[0]} is not allowed" in notices[0] and "refused 3 times" in notices[0]
-    assert sum(refused[0] in call for call in made.calls) <= 4, "once among others, then alone"
-    assert send(folder.path)[0].steps == 0, "nor is it tried again"
-
-
-def test_a_tracker_that_refuses_everything_is_down_and_no_step_is_given_up(folder, refusing):
-    made = refusing(*range(300))
-    folder.write([step(n) for n in range(300)])
-    sent, messages = send(folder.path)
-    assert sent.failure and sent.refused == 0 and len(made.calls) < 20
-    assert not any("left out" in line for line in messages)
-    refusing()
-    assert send(folder.path)[0].steps == 300
-
-
-def test_the_last_step_of_a_run_is_not_given_up(folder, refusing):
-    refusing(5)
-    folder.write([step(n) for n in range(6)])
-    sent, _ = send(folder.path)
-    assert sent.failure and (sent.steps, sent.refused) == (5, 0)
-    refusing()
-    assert send(folder.path)[0].steps == 1
-
-
 def test_one_process_at_a_time_sends_a_run(folder):
     folder.write([step(0)])
     send(folder.path)
@@ -215,10 +156,6 @@ def test_the_id_stays_when_the_folder_is_renamed(folder):
     before = read_state(folder.path, "file").id
     moved = folder.path.rename(folder.path.with_name("two"))
     assert read_state(moved, "file").id == before and len(before) == 12
-    again = folder.path
-    again.mkdir()
-    (again / "events.jsonl").write_text((moved / "events.jsonl").read_text().replace("0", "1"))
-    assert read_state(again, "file").id != before, "another run of the same name is another run"
 
 
 def test_killed_again_and_again_it_sends_everything_once(folder, kill_once_sent):

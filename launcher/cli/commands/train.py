@@ -165,7 +165,7 @@ def rerun(
     arguments = overrides or []
     folder = store.find(name, root)
     prepared = prepare_rerun(folder, arguments)
-    for line in [each.line for each in prepared.differences] or ["nothing differs"]:
+    for line in prepared.differences or ["nothing differs"]:
         say(line)
     if prepared.refused and not anyway:
         raise Problems(prepared.refused)
