@@ -106,9 +106,6 @@ class LogParser:
         """The events of a line, by the first form that claims it; a line that none claims is other output."""
         reading, quoted = self.reading, self._answers.open
         text, reading.source = without_source(self._wrapper.without(raw.decode("utf-8", "replace"), quoted))
-        if reading.source in reading.writers.excluded:
-            yield from reading.notice()
-            return
         if "[repeated " in text:
             text = _REPEATED.sub("", text)
         self._errors.watch(text, quoted)

@@ -26,7 +26,6 @@ LONGEST_LINE = 2**24
 """Bytes of a line that are kept; the rest of a longer line is skipped."""
 DOCUMENTS = (trainer_state, tensorboard)
 _SNIFFED_BLOCKS = 64  # blocks read to find the form of a log
-_STEPS_TO_DECIDE = 1_000  # steps read before the form is decided, where several programs may have written the log
 _START_BYTES = 2**16
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = "is UTF-16 text", "iconv -f UTF-16 -t UTF-8"  # as older PowerShell redirects output
@@ -59,12 +58,11 @@ class LogSource:
     @cached_property
     def basis(self) -> Basis:
         """How its steps are numbered, by the blocks at its beginning."""
-        parser, count = LogParser(), 0
+        parser = LogParser()
         with open_file(self.path) as file:
             for text in islice(_line_blocks(file), _SNIFFED_BLOCKS):
                 for _ in parser.feed(text):
-                    count += 1
-                    if parser.reading.numbers.sure and (count >= _STEPS_TO_DECIDE or not parser.reading.writers.known):
+                    if parser.reading.numbers.sure:
                         return parser.reading.numbers.basis
         deque(parser.finish(), 0)
         return parser.reading.numbers.basis
