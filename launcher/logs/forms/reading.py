@@ -34,7 +34,7 @@ class LineReading:
         self.bar: int | None = None
         self.header: int | None = None
         self.steps = 0
-        """Steps made so far, without those that `PlainSteps` reads."""
+        """Steps made so far."""
         self._names = set[str]()
         self._dropped = 0
         self.complete = False
