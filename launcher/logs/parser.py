@@ -17,7 +17,7 @@ from launcher.logs.forms.broken_dicts import BrokenDicts
 from launcher.logs.forms.loose_lines import BesideSteps, Headings, NamedSteps
 from launcher.logs.forms.metric_dicts import MetricDicts
 from launcher.logs.forms.numbering import Basis
-from launcher.logs.forms.prefixes import Wrapper, without_prefix, without_source
+from launcher.logs.forms.prefixes import without_prefix, without_source
 from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.step_lines import LONGEST, StepLines
 from launcher.logs.forms.tables import Tables
@@ -53,7 +53,7 @@ class LogParser:
         self._loose_forms: Sequence[Form] = (
             BesideSteps(reading), NamedSteps(reading), Tables(reading), Headings(reading), self._blocks,
         )  # fmt: skip
-        self._wrapper, self._gpu_memory_seen = Wrapper(), False
+        self._gpu_memory_seen = False
 
     @property
     def error(self) -> Alert | None:
@@ -76,7 +76,7 @@ class LogParser:
     def _read_line(self, raw: bytes) -> Iterator[Event]:
         """The events of a line, by the first form that claims it; a line that none claims is other output."""
         reading, quoted = self.reading, self._answers.open
-        text, reading.source = without_source(self._wrapper.without(raw.decode("utf-8", "replace"), quoted))
+        text, reading.source = without_source(raw.decode("utf-8", "replace"))
         if "[repeated " in text:
             text = _REPEATED.sub("", text)
         self._errors.watch(text, quoted)
