@@ -19,23 +19,13 @@ from launcher.logs.forms.metric_dicts import MetricDicts
 from launcher.logs.forms.numbering import Basis
 from launcher.logs.forms.prefixes import without_prefix, without_source
 from launcher.logs.forms.reading import Form, LineReading
-from launcher.logs.forms.step_lines import LONGEST, StepLines
+from launcher.logs.forms.step_lines import StepLines
 from launcher.logs.forms.tables import Tables
 from launcher.logs.tracebacks import LogErrors
 
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _GPU_MEMORY = re.compile(r"device memory used/total \(GB\): [0-9.]{1,20}/([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.IGNORECASE)
 """The memory of the GPU, which verl prints while it loads a model."""
-
-
-class _Overlong(Form):
-    """A line that is too long for any form but step lines, answers and dicts: it is skipped."""
-
-    def claims(self, line: str) -> bool:
-        return len(line) > LONGEST and "{" not in line
-
-    def take(self, line: str) -> Iterator[Event]:
-        return iter(())
 
 
 class LogParser:
@@ -47,8 +37,7 @@ class LogParser:
         self._errors = LogErrors(reading)
         self._answers, self._blocks = Answers(reading), Blocks(reading)
         self._forms: Sequence[Form] = (
-            StepLines(reading), self._answers, BrokenDicts(reading), _Overlong(reading), ProgressBars(reading),
-            MetricDicts(reading),
+            StepLines(reading), self._answers, BrokenDicts(reading), ProgressBars(reading), MetricDicts(reading),
         )  # fmt: skip
         self._loose_forms: Sequence[Form] = (
             BesideSteps(reading), NamedSteps(reading), Tables(reading), Headings(reading), self._blocks,

@@ -16,6 +16,8 @@ _TRL_PREFIXES = (
 """How metric names begin that the trainers of transformers and TRL log."""
 
 
+LONGEST = 2**16
+"""Longer lines are read only as step lines, answers or dicts; a wrapped line is cut at this length."""
 MOST_NAMES = 20_000
 """Most metric names that are read from one log."""
 MANY_NAMES = "many-names"

@@ -13,11 +13,9 @@ from orjson import JSONDecodeError, loads
 
 from launcher.core.events import Event
 from launcher.logs.forms.bars import MARK
-from launcher.logs.forms.reading import Form
+from launcher.logs.forms.reading import LONGEST, Form
 from launcher.logs.forms.values import MOST_STEPS, leading_number, to_number, unscaled
 
-LONGEST = 2**16
-"""Longer lines are read only as step lines, answers or dicts; a wrapped line is cut at this length."""
 _NAME_CHARACTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
 """Characters before `step:` that make it a part of a name, as in `timing_s/step:41.0`."""
 _STEP = re.compile(r"(?<![A-Za-z_/])step:([0-9]{1,18}) - ")
