@@ -26,7 +26,6 @@ from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.health.paired import (
     ALPHA,
-    RunScores,
     ScoreDifference,
     compare_paired,
     compare_replicates,
@@ -34,7 +33,7 @@ from launcher.health.paired import (
     holm,
 )
 from launcher.monitor.console import clock
-from launcher.reports.items import common_items, prompt_scores
+from launcher.reports.items import common_items
 from launcher.reports.measures import score_trace
 from launcher.reports.plots import Line, line_of, line_of_validations, plot
 from launcher.reports.render import render
@@ -286,10 +285,7 @@ def _test_settings(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
         return [], ["the difference is not tested, as the runs have no held-out metric in common"]
     at = {run.name: validation for run, validation in zip(runs, validations, strict=True)}
     metric, remarks = validations[0].name, list[str]()
-    scores = {
-        letter: [RunScores(at[run.name].value, prompt_scores(run, at[run.name].step)) for run in side]
-        for letter, side in sides.items()
-    }
+    scores = {letter: [at[run.name].value for run in side] for letter, side in sides.items()}
     (first, base), *others = scores.items()
     single = [letter for letter, side in sides.items() if len(side) < 2]
     if single:
