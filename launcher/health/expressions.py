@@ -14,7 +14,7 @@ import ast
 from collections.abc import Callable, Collection, Mapping
 from inspect import signature
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any
 
 from launcher.health.series import UnknownValue
 
@@ -30,78 +30,68 @@ METRICS = ("metric", "self", "other", "third")
 _COMPARE, _RUN = "_compare", "_run"  # reserved names
 
 
-class _Guard(ast.NodeTransformer):
-    """Turns `a < b` into a call that is false where a value is unknown, and `run.a.b` into a call that looks it up."""
+class _Reader(ast.NodeTransformer):
+    """Turns `a < b` into a call that is false where a value is unknown, and `run.a.b` into a call that looks it up.
+    Raises `ValueError` for anything that is not allowed in a condition."""
+
+    def __init__(self, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None) -> None:
+        self.metrics, self.functions, self.run = metrics, functions, run
+
+    def visit(self, node: ast.AST) -> Any:
+        if not isinstance(node, _NODES):
+            raise ValueError(f"{type(node).__name__} is not allowed; use comparisons, and, or, not, numbers")
+        return super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        raise ValueError(f"{node.id} stands alone; use a call such as last({node.id})")
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if type(node.value) not in (int, float):
+            raise ValueError(f"{node.value!r} is no number")
+        return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        self.generic_visit(node)
+        of_run = any(isinstance(child, ast.Attribute) for child in ast.walk(node))  # a setting may be a text
+        sides = [each if of_run and isinstance(each, ast.Constant) else self.visit(each)
+                 for each in (node.left, *node.comparators)]  # fmt: skip
+        compared = ast.Compare(sides[0], [self.visit(operator) for operator in node.ops], sides[1:])
         no_arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-        comparison = ast.Lambda(args=no_arguments, body=node)
-        return ast.Call(func=ast.Name(id=_COMPARE, ctx=ast.Load()), args=[comparison], keywords=[])
+        return _call(_COMPARE, ast.Lambda(args=no_arguments, body=compared))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        path = ast.Constant(ast.unparse(node).removeprefix("run."))
-        return ast.Call(func=ast.Name(id=_RUN, ctx=ast.Load()), args=[path], keywords=[])
-
-
-class _Checker(ast.NodeVisitor):
-    """Raises `ValueError` for anything that is not allowed in a condition."""
-
-    def __init__(
-        self, text: str, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None
-    ) -> None:
-        self.text, self.metrics, self.functions, self.run = text, metrics, functions, run
-
-    def refuse(self, why: str) -> NoReturn:
-        raise ValueError(f"{self.text!r}: {why}")
-
-    def visit(self, node: ast.AST) -> None:
-        if not isinstance(node, _NODES):
-            self.refuse(f"{type(node).__name__} is not allowed; use comparisons, and, or, not, numbers")
-        super().visit(node)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        self.refuse(f"{node.id} stands alone; use a call such as last({node.id})")
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if type(node.value) not in (int, float):
-            self.refuse(f"{node.value!r} is no number")
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        of_run = any(isinstance(child, ast.Attribute) for child in ast.walk(node))  # a setting may be a text
-        for child in ast.iter_child_nodes(node):
-            if not (of_run and isinstance(child, ast.Constant)):
-                self.visit(child)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
         head, *names = ast.unparse(node).split(".")
         if head != "run" or not all(name.isidentifier() and not name.startswith("_") for name in names):
-            self.refuse(f"{ast.unparse(node)} is not allowed; a point stands only in names such as run.optim.lr")
+            raise ValueError(f"{ast.unparse(node)} is not allowed; a point stands only in names such as run.optim.lr")
         if self.run is not None and names[0] not in self.run:
-            self.refuse(f"a run has no {names[0]}; use one of {', '.join(sorted(self.run))}")
+            raise ValueError(f"a run has no {names[0]}; use one of {', '.join(sorted(self.run))}")
+        return _call(_RUN, ast.Constant(".".join(names)))
 
-    def visit_Call(self, node: ast.Call) -> None:
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         if not isinstance(node.func, ast.Name) or node.keywords:
-            self.refuse("only plain calls such as mean(reward, 3) are allowed")
+            raise ValueError("only plain calls such as mean(reward, 3) are allowed")
         name, metric_count = node.func.id, 0
         if name not in self.functions:
-            self.refuse(f"unknown function {name}; use one of {', '.join(sorted(self.functions))}")
+            raise ValueError(f"unknown function {name}; use one of {', '.join(sorted(self.functions))}")
         if name in PLAIN and len(node.args) < (1 if name == "abs" else 2):
-            self.refuse(f"{name} has too few arguments")
+            raise ValueError(f"{name} has too few arguments")
         if name not in PLAIN:
             parameters = signature(self.functions[name])
             metric_count = sum(parameter in METRICS for parameter in parameters.parameters)
             try:
                 parameters.bind(*node.args)
             except TypeError as error:
-                self.refuse(f"{name}: {error}")
+                raise ValueError(f"{name}: {error}") from error
         for argument in node.args[:metric_count]:
             if not (isinstance(argument, ast.Name) and argument.id in self.metrics):
-                metrics = ", ".join(sorted(self.metrics))
                 needs = f"{name} needs a metric, got {ast.unparse(argument)}"
-                self.refuse(f"{needs}; use one of {metrics}, or name it under metrics")
-        for argument in node.args[metric_count:]:
-            self.visit(argument)
+                metrics = ", ".join(sorted(self.metrics))
+                raise ValueError(f"{needs}; use one of {metrics}, or name it under metrics")
+        node.args[metric_count:] = map(self.visit, node.args[metric_count:])
+        return node
+
+
+def _call(name: str, argument: ast.expr) -> ast.Call:
+    return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[argument], keywords=[])
 
 
 def parse_condition(
@@ -112,11 +102,12 @@ def parse_condition(
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text)} characters; expected at most {LONGEST}")
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        read = _Reader(metrics, functions, run).visit(ast.parse(text.strip(), mode="eval"))
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text!r} is no expression: {error}") from error
-    _Checker(text, metrics, functions, run).visit(tree)
-    return compile(ast.fix_missing_locations(_Guard().visit(tree)), "<health rule>", "eval")
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from error
+    return compile(ast.fix_missing_locations(read), "<health rule>", "eval")
 
 
 def _compare(comparison: Callable[[], bool]) -> bool:

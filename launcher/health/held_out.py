@@ -30,6 +30,11 @@ STILL = 1e-4  # relative distance below which weights count as not moved
 Z99, Z80 = 2.576, 0.842  # an effect is found in 80 % of the cases at ALPHA
 
 
+def best_of(validations: Sequence[HeldOut]) -> HeldOut:
+    """The best validation; of equal ones the first."""
+    return reduce(lambda best, each: each if better_than(each, best) else best, validations)
+
+
 @dataclass
 class Validations:
     """The validations of one metric; scores of single rows are kept of the first, the best and the last."""
@@ -39,13 +44,8 @@ class Validations:
 
     def add(self, now: HeldOut) -> None:
         self.all.append(now)
-        kept_steps = {self.all[0].step, self.best.step, now.step}
+        kept_steps = {self.all[0].step, best_of(self.all).step, now.step}
         self.rows = {step: events for step, events in self.rows.items() if step in kept_steps}
-
-    @property
-    def best(self) -> HeldOut:
-        """The best validation; of equal ones the first."""
-        return reduce(lambda best, each: each if better_than(each, best) else best, self.all)
 
     def change(self, before: HeldOut, now: HeldOut) -> ScoreDifference:
         a, b = (self.rows.get(validation.step, []) for validation in (before, now))
@@ -82,7 +82,7 @@ class Trend:
     """The change of a metric from its first validation to its last."""
 
     def __init__(self, found: Validations, rows: int) -> None:
-        self.first, self.best, self.last = found.all[0], found.best, found.all[-1]
+        self.first, self.best, self.last = found.all[0], best_of(found.all), found.all[-1]
         self.is_loss, self.validations = self.last.name == "val/loss", found
         self.change = found.change(self.first, self.last)
         self.row_count = self.change.items or rows

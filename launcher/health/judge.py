@@ -37,7 +37,6 @@ _FIXED_PLACES = {"value", "threshold", "since", "slowest()"}
 """What may stand in `{}` in a rule's texts that is not an expression."""
 _UNKNOWN = "\0"
 """Placeholder in a fix for an unknown value; `alert_of` then replaces it, or takes the fix for `any` program."""
-_WORD = re.compile(r"\w+")
 _PLAIN_VALUE = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|first|best)\((\w+)(?:, \d+)*\)")
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
@@ -69,10 +68,6 @@ class ActiveRule:
     """Code of each `{EXPRESSION}` in the rule's texts."""
     finite: tuple[str, ...]
     """Metrics that the rule needs to be finite."""
-    metrics: frozenset[str]
-    """Metrics that `when` names; it is evaluated again when one has a new value, and always where it names the run."""
-    of_run: bool
-    holds: bool | None = None
     held: int = 0
     since: int = 0
     reported: bool = False
@@ -186,15 +181,12 @@ class Judge:
             name, rule, parse(rule.when), parse(rule.hold) if isinstance(rule.hold, str) else rule.hold,
             parse(rule.value or f"last({rule.metric})"), parse(rule.threshold) if rule.threshold else None,
             {place: parse(place) for place in places}, tuple(_NONFINITE.findall(rule.when)),
-            frozenset(_WORD.findall(rule.when)) & self.series.keys(), "run." in rule.when,
         )  # fmt: skip
 
     def _fires(self, active: ActiveRule, fresh: set[str]) -> bool:
         if active.reported or active.rule.at_end or not fresh:
             return False
-        if active.holds is None or active.of_run or not fresh.isdisjoint(active.metrics):
-            active.holds = self._holds(active)
-        if not active.holds:
+        if not self._holds(active):
             active.held = 0
             return False
         if not active.held:

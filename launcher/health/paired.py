@@ -4,10 +4,8 @@ Scores of 0 and 1: McNemar's exact test (McNemar 1947, Psychometrika 12; the con
 Min's interval of the difference of two paired shares (Agresti & Min 2005, Statistics in Medicine 24).
 Other scores: Student's paired t test and its interval (Student 1908, Biometrika 6); as their signs could all have come
 by chance, p is at least that of the sign test of as many differences.
-Several runs of each of two settings: a t test over the means of the runs, whose variance is pooled, as another seed
-trains another model; where single scores are known, what the settings do to other prompts counts too, less what chance
-in single answers adds to both (Clark 1973, J. Verbal Learning 12: items and subjects as random effects; Satterthwaite
-1946 for the degrees of freedom).
+Several runs of each of two settings: Student's t test over the scores of the runs, whose variance is pooled, as another
+seed trains another model. It says what other seeds would do on the same held-out rows.
 Without common items: an interval of the difference from those of the two means (Newcombe 1998, method 10; Zou & Donner
 2008), and a normal test. Several comparisons: Holm 1979.
 """
@@ -17,8 +15,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import NormalDist
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, variance
 from typing import Literal
 
 from launcher.core.events import HeldOutScores
@@ -160,58 +158,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
 # ---- several runs of each setting
 
 
-@dataclass(frozen=True)
-class RunScores:
-    """The held-out score of one run, and that of each prompt where it is known."""
-
-    mean: float
-    prompts: Mapping[PromptKey, float] = field(default_factory=dict)
-
-
-def compare_replicates(
-    a: Sequence[RunScores], b: Sequence[RunScores], all_runs: Sequence[Sequence[RunScores]]
-) -> ScoreDifference:
-    """Compare the runs of two settings; the variance between runs is pooled over `all_runs`, the runs of each setting
-    that was tried. Not tested where no setting has two runs."""
-    mean_a, mean_b = (math.fsum(run.mean for run in side) / len(side) for side in (a, b))
-    squared_sum, freedom = 0.0, sum(len(side) - 1 for side in all_runs)
-    for side in all_runs:
-        side_mean = math.fsum(run.mean for run in side) / len(side)
-        squared_sum += math.fsum((run.mean - side_mean) ** 2 for run in side)
-    inverse_n = 1 / len(a) + 1 / len(b)
-    run_variance = squared_sum / freedom * inverse_n if freedom else 0.0
-    item_variance, items = _item_variance(a, b, inverse_n)
-    if not run_variance:  # one run of each, or runs that are equal to the last digit
+def compare_replicates(a: Sequence[float], b: Sequence[float], all_runs: Sequence[Sequence[float]]) -> ScoreDifference:
+    """Compare the scores of the runs of two settings; the variance between runs is pooled over `all_runs`, the runs of
+    each setting that was tried. Not tested where no setting has two runs."""
+    mean_a, mean_b, freedom = fmean(a), fmean(b), sum(len(side) - 1 for side in all_runs)
+    squared_sum = math.fsum(variance(side) * (len(side) - 1) for side in all_runs if len(side) > 1)
+    if not squared_sum:  # one run of each, or runs that are equal to the last digit
         return ScoreDifference("not tested", 0, mean_a, mean_b, None, None, None)
-    variance = run_variance + item_variance
-    effective = variance**2 / (run_variance**2 / freedom + (item_variance**2 / (items - 1) if items > 1 else 0.0))
-    difference, error = mean_b - mean_a, math.sqrt(variance)
-    margin = t_quantile(ALPHA, effective) * error
-    p = t_tails(abs(difference) / error, effective)
+    difference, error = mean_b - mean_a, math.sqrt(squared_sum / freedom * (1 / len(a) + 1 / len(b)))
+    margin = t_quantile(ALPHA, freedom) * error
+    p = t_tails(abs(difference) / error, freedom)
     interval = difference - margin, difference + margin
-    return ScoreDifference("t test over runs", items, mean_a, mean_b, *interval, p, freedom=effective)
-
-
-def _item_variance(a: Sequence[RunScores], b: Sequence[RunScores], inverse_n: float) -> tuple[float, int]:
-    """(variance of the difference due to the choice of prompts, number of prompts that all runs have). What chance in
-    single answers adds is subtracted, as it is in the variance between runs already."""
-    keys = [key for key in a[0].prompts if all(math.isfinite(run.prompts.get(key, math.nan)) for run in (*a, *b))]
-    if len(keys) < 2:
-        return 0.0, 0
-    count, residual, freedom, means = len(keys), 0.0, 0, list[list[float]]()
-    for side in (a, b):
-        table = [[run.prompts[key] for key in keys] for run in side]
-        key_means = [math.fsum(column) / len(side) for column in zip(*table, strict=True)]
-        mean, freedom = math.fsum(key_means) / count, freedom + (len(side) - 1) * (count - 1)
-        for row in table:
-            run_effect = math.fsum(row) / count - mean
-            residual += math.fsum((x - key_mean - run_effect) ** 2 for x, key_mean in zip(row, key_means, strict=True))
-        means.append(key_means)
-    differences = [y - x for x, y in zip(*means, strict=True)]
-    mean = math.fsum(differences) / count
-    variance = math.fsum((x - mean) ** 2 for x in differences) / (count - 1) / count
-    chance = residual / freedom * inverse_n / count if freedom else 0.0
-    return max(variance - chance, 0.0), count
+    return ScoreDifference("t test over runs", 0, mean_a, mean_b, *interval, p, freedom=freedom)
 
 
 def t_tails(t: float, freedom: float) -> float:

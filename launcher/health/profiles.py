@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def read_profile(name: str, code_dir: Path | None = None) -> HealthRules:
 def read_profile_file(name: str, code_dir: Path | None) -> Mapping[str, Any]:
     folders = [*([code_dir] if code_dir else []), conf_dir()]
     files = [folder / FOLDER / f"{name}.yaml" for folder in folders] if "/" not in name else []
-    file = next((path for path in (*files, Path(name)) if _is_file(path)), None)
+    file = next(filter(os.path.isfile, (*files, Path(name))), None)  # also where a name is too long for a path
     if file is None:
         names = ", ".join(profile_names(code_dir))
         raise Problems(
@@ -66,14 +67,6 @@ def read_rules(file: Path) -> Mapping[str, Any]:
     if not isinstance(node, dict) or not all(isinstance(node.get(key, {}), dict) for key in ("metrics", "rules")):
         raise Problems(Problem(str(file), "has no mappings metrics and rules", fix, "bad-file"))
     return node
-
-
-def _is_file(path: Path) -> bool:
-    """Whether it is a file; False also for an impossible path, such as a name that is too long."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def rules_of(node: Mapping[str, Any], where: str) -> HealthRules:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import reduce
 from statistics import NormalDist, fmean, median
 from typing import Any
 
 from launcher.core.events import Loaded, Step
-from launcher.core.metrics import Z95, HeldOut, better, better_than, held_out, mean_of_validations, ties_as_half, wilson
+from launcher.core.metrics import Z95, HeldOut, better, held_out, mean_of_validations, ties_as_half, wilson
 from launcher.health.advice import LARGEST_LR, setting
+from launcher.health.held_out import best_of
 from launcher.health.judge import JudgedRun
 from launcher.health.series import UnknownValue
 from launcher.spec.run import RunSpec
@@ -202,14 +202,10 @@ class OwnRun(JudgedRun):
         return self.validations[0].value
 
     def best_validation(self) -> float:
-        return self._best().value
+        return best_of(self.validations).value
 
     def best_step(self) -> int:
-        return max(self._best().step, 1)
-
-    def _best(self) -> HeldOut:
-        """The best validation; of equal ones the first."""
-        return reduce(lambda best, each: each if better_than(each, best) else best, self.validations)
+        return max(best_of(self.validations).step, 1)
 
     def worse_than_start(self) -> bool:
         """Whether the latest validation is worse than that before training."""
@@ -217,12 +213,16 @@ class OwnRun(JudgedRun):
         return len(curve) > 1 and not curve[0].step and self._worse_by(curve[0], curve[-1]) > 0
 
     def worse_than_best(self) -> bool:
-        return len(self.validations) > 1 and self._worse_by(self._best(), self.validations[-1]) > 0
+        return len(self.validations) > 1 and self._worse_by(best_of(self.validations), self.validations[-1]) > 0
 
     def held_out_fine(self) -> bool:
         """Whether a validation of late is not worse than any before."""
         curve = self.validations
-        return len(curve) > 1 and curve[-1].step >= 0.8 * self.steps and self._worse_by(self._best(), curve[-1]) <= 0
+        return (
+            len(curve) > 1
+            and curve[-1].step >= 0.8 * self.steps
+            and self._worse_by(best_of(self.validations), curve[-1]) <= 0
+        )
 
     def exploited(self) -> bool:
         """The reward is up, and the mean of the last two validations is significantly worse than the best before them:
@@ -232,7 +232,7 @@ class OwnRun(JudgedRun):
         latest = self.validations[-1:] if self.over() else self.validations[-2:]
         if len(self.validations) < 2 or self.series["score"].size < 2 * FEW:
             return False
-        score, best, now = self.series["score"].fifths(), self._best(), mean_of_validations(latest)
+        score, best, now = self.series["score"].fifths(), best_of(self.validations), mean_of_validations(latest)
         halved = len(latest) > 1 and better(now.name) != "down" and now.value <= best.value / 2
         chance, steps = (LIKELY, 1) if halved else (CHANCE, FEW)
         if min(self._worse_by(best, now, chance), *(_decline(best, each) for each in latest)) <= 0:

@@ -1,7 +1,7 @@
 """One event stream from the lines of any log: the form is decided line by line, as logs mix forms.
 
-Steps come in the order of the log; `numbering` decides which lines make them. Between adjacent step lines only the
-latest progress bar is reported. Nothing here raises: what cannot be read is skipped.
+Steps come in the order of the log; `numbering` decides which lines make them. Nothing here raises: what cannot be read
+is skipped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator, Sequence
 
-from launcher.core.events import Alert, Event, Step
+from launcher.core.events import Alert, Event
 from launcher.logs.forms.answers import Answers
 from launcher.logs.forms.bars import ProgressBars
 from launcher.logs.forms.blocks import Blocks
@@ -17,29 +17,15 @@ from launcher.logs.forms.broken_dicts import BrokenDicts
 from launcher.logs.forms.loose_lines import BesideSteps, Headings, NamedSteps
 from launcher.logs.forms.metric_dicts import MetricDicts
 from launcher.logs.forms.numbering import Basis
-from launcher.logs.forms.prefixes import Wrapper, without_prefix, without_source
+from launcher.logs.forms.prefixes import without_prefix, without_source
 from launcher.logs.forms.reading import Form, LineReading
-from launcher.logs.forms.step_lines import LONGEST, PlainSteps, StepLines
+from launcher.logs.forms.step_lines import StepLines
 from launcher.logs.forms.tables import Tables
 from launcher.logs.tracebacks import LogErrors
 
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
-_UNMARKED = re.compile(rb"(?!\[|\xe2[\x94\x95]|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch
-"""Matches lines without any mark that a form needs, at the beginning or elsewhere."""
 _GPU_MEMORY = re.compile(r"device memory used/total \(GB\): [0-9.]{1,20}/([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.IGNORECASE)
 """The memory of the GPU, which verl prints while it loads a model."""
-_TABLE_MARKS = b"tep", b"poch", b"</t"
-"""What headers of tables, headings and rows of HTML contain, which may have no other mark."""
-
-
-class _Overlong(Form):
-    """A line that is too long for any form but step lines, answers and dicts: it is skipped."""
-
-    def claims(self, line: str) -> bool:
-        return len(line) > LONGEST and "{" not in line
-
-    def take(self, line: str) -> Iterator[Event]:
-        return iter(())
 
 
 class LogParser:
@@ -49,41 +35,23 @@ class LogParser:
     def __init__(self, at: float = 0.0, basis: Basis | None = None) -> None:
         self.reading = reading = LineReading(at, basis)
         self._errors = LogErrors(reading)
-        self._steps, self._answers, self._broken = StepLines(reading), Answers(reading), BrokenDicts(reading)
-        self._blocks, self._tables = Blocks(reading), Tables(reading)
+        self._answers, self._blocks = Answers(reading), Blocks(reading)
         self._forms: Sequence[Form] = (
-            self._steps, self._answers, self._broken, _Overlong(reading), ProgressBars(reading), MetricDicts(reading),
+            StepLines(reading), self._answers, BrokenDicts(reading), ProgressBars(reading), MetricDicts(reading),
         )  # fmt: skip
         self._loose_forms: Sequence[Form] = (
-            BesideSteps(reading), NamedSteps(reading), self._tables, Headings(reading), self._blocks,
+            BesideSteps(reading), NamedSteps(reading), Tables(reading), Headings(reading), self._blocks,
         )  # fmt: skip
-        self._plain_steps = PlainSteps(reading)
-        self._wrapper, self._gpu_memory_seen = Wrapper(), False
+        self._gpu_memory_seen = False
 
     @property
     def error(self) -> Alert | None:
         return self._errors.alert()
 
     def feed(self, text: bytes) -> Iterator[Event]:
-        """The events of whole lines. Most of a large log is step lines with a bar between them: while nothing is
-        pending, these are read without the forms."""
-        bar, bar_held, fast = b"", False, self._nothing_pending
+        """The events of whole lines."""
         for raw in text.splitlines():
-            if fast:
-                if numbered := self._plain_steps.take(raw):
-                    bar_held = False
-                    yield Step(at=self.reading.at, step=numbered[0], metrics=self.reading.kept(numbered[1]))
-                    continue
-                if _UNMARKED(raw) and not any(mark in raw for mark in _TABLE_MARKS):
-                    continue
-                if not bar_held and self.reading.sure and raw.endswith(b"it]") and b"{" not in raw:
-                    bar, bar_held = raw, True
-                    continue
-            for line in (bar, raw) if bar else (raw,):
-                yield from self._read_line(line)
-            bar, bar_held, fast = b"", False, self._nothing_pending
-        if bar:
-            yield from self._read_line(bar)
+            yield from self._read_line(raw)
 
     def finish(self) -> Iterator[Event]:
         """The events that waited for more lines, at the end of the log."""
@@ -94,33 +62,19 @@ class LogParser:
         if self.error:
             yield self.error
 
-    @property
-    def _nothing_pending(self) -> bool:
-        """Whether nothing waits for the number of a step or is ended by a step."""
-        if self.reading.answers or self._answers.open or self.reading.kind == "unknown":
-            return False
-        forms = self._errors, self._blocks, self._broken, self._steps, self._tables
-        return not any(form.open for form in forms)
-
     def _read_line(self, raw: bytes) -> Iterator[Event]:
         """The events of a line, by the first form that claims it; a line that none claims is other output."""
         reading, quoted = self.reading, self._answers.open
-        text, reading.source = without_source(self._wrapper.without(raw.decode("utf-8", "replace"), quoted))
-        if reading.source in reading.writers.excluded:
-            yield from reading.notice()
-            return
+        text, reading.source = without_source(raw.decode("utf-8", "replace"))
         if "[repeated " in text:
             text = _REPEATED.sub("", text)
         self._errors.watch(text, quoted)
         if "emory" in text and not self._gpu_memory_seen and (match := _GPU_MEMORY.search(text)):
             self._gpu_memory_seen = True
             yield from reading.step(reading.last or 0, {"perf/gpu_memory_total_gb": float(match[1])})
-        steps = reading.steps
         rest = yield from self._take_by(self._forms, text)
         if rest and not reading.sure:
             yield from self._take_by(self._loose_forms, without_prefix(rest))
-        if reading.steps > steps:
-            self._plain_steps.follow(raw)
 
     def _take_by(self, forms: Sequence[Form], text: str) -> Generator[Event, None, str]:
         """Yields the events of a line; returns the rest of it that no form took."""

@@ -25,8 +25,9 @@ BLOCK = 2**18
 LONGEST_LINE = 2**24
 """Bytes of a line that are kept; the rest of a longer line is skipped."""
 DOCUMENTS = (trainer_state, tensorboard)
+"""Readers of files that are no text, or that are replaced as a whole; each is known by the start of a file (`is_one`),
+and by its name (`NAME`) while it grows."""
 _SNIFFED_BLOCKS = 64  # blocks read to find the form of a log
-_STEPS_TO_DECIDE = 1_000  # steps read before the form is decided, where several programs may have written the log
 _START_BYTES = 2**16
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = "is UTF-16 text", "iconv -f UTF-16 -t UTF-8"  # as older PowerShell redirects output
@@ -53,18 +54,17 @@ class LogSource:
     @property
     def kind(self) -> Kind:
         """The form that owns its steps; `unknown` where no metrics are near its beginning."""
-        kinds: dict[ModuleType | None, Kind] = {trainer_state: "trainer_state", tensorboard: "tensorboard"}
-        return kinds.get(self.document) or self.basis.kind
+        kind: Kind = self.document.KIND if self.document else self.basis.kind
+        return kind
 
     @cached_property
     def basis(self) -> Basis:
         """How its steps are numbered, by the blocks at its beginning."""
-        parser, count = LogParser(), 0
+        parser = LogParser()
         with open_file(self.path) as file:
             for text in islice(_line_blocks(file), _SNIFFED_BLOCKS):
                 for _ in parser.feed(text):
-                    count += 1
-                    if parser.reading.numbers.sure and (count >= _STEPS_TO_DECIDE or not parser.reading.writers.known):
+                    if parser.reading.numbers.sure:
                         return parser.reading.numbers.basis
         deque(parser.finish(), 0)
         return parser.reading.numbers.basis
@@ -191,7 +191,7 @@ class GrowingLog:
         """The events since the last call; none where there is no such file. A half-written line waits, except for a
         progress bar, whose line ends only when the next bar is written."""
         self.parser.reading.at = self._clock()
-        if document := self._document_reader():
+        if document := next((each for each in DOCUMENTS if each.NAME in self.path.name), None):
             yield from self._read_document(document)
             return
         try:
@@ -243,12 +243,6 @@ class GrowingLog:
     def _feed(self, text: bytes) -> Iterator[Event]:
         if text:
             yield from self.parser.feed(text)
-
-    def _document_reader(self) -> ModuleType | None:
-        """The reader of a `trainer_state.json`, which is replaced as a whole, or of an event file of TensorBoard."""
-        if self.path.name == trainer_state.NAME:
-            return trainer_state
-        return tensorboard if tensorboard.NAME in self.path.name else None
 
     def _read_document(self, document: ModuleType) -> Iterator[Event]:
         try:

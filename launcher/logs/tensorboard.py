@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.core.events import Event, Step
 from launcher.core.problems import Problem, Problems
 
-NAME = ".tfevents."
+NAME, KIND = ".tfevents.", "tensorboard"
 
 
 def is_one(start: bytes) -> bool:

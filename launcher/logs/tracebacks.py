@@ -85,13 +85,7 @@ class LogErrors:
         self._reading = reading
         self._errors = TracebackReader()
         self._last_step: int | None = None  # last step before the errors
-
         self._finished = False
-
-    @property
-    def open(self) -> bool:
-        """Whether a traceback has begun."""
-        return self._errors.open
 
     def watch(self, text: str, quoted: bool) -> None:
         """Read a line; `quoted`: it is within an answer, which may mention an end. Step lines are skipped, as they are

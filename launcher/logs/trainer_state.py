@@ -11,7 +11,7 @@ from launcher.core.events import Event, LogProgress, Step
 from launcher.core.files import read_file
 from launcher.logs.forms.dicts import as_step, numbers
 
-NAME = "trainer_state.json"
+NAME, KIND = "trainer_state.json", "trainer_state"
 
 
 def is_one(start: bytes) -> bool:

@@ -28,7 +28,6 @@ from launcher.core.problems import Problem, Problems
 from launcher.health.paired import (
     ALPHA,
     PromptKey,
-    RunScores,
     ScoreDifference,
     by_prompt,
     compare_paired,
@@ -277,10 +276,7 @@ def _test_settings(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
         return [], ["the difference is not tested, as the runs have no held-out metric in common"]
     at = {run.name: validation for run, validation in zip(runs, validations, strict=True)}
     metric, remarks = validations[0].name, list[str]()
-    scores = {
-        letter: [RunScores(at[run.name].value, prompt_scores(run, at[run.name])) for run in side]
-        for letter, side in sides.items()
-    }
+    scores = {letter: [at[run.name].value for run in side] for letter, side in sides.items()}
     (first, base), *others = scores.items()
     single = [letter for letter, side in sides.items() if len(side) < 2]
     if single:

@@ -19,7 +19,6 @@ from launcher.core.problems import OnMessage, Problem, Problems, short_repr
 from launcher.logs import trainer_state
 from launcher.logs.forms.numbering import Kind
 from launcher.logs.forms.reading import MANY_NAMES
-from launcher.logs.forms.writers import TWO_WRITERS
 from launcher.logs.sources import LogSource, open_log
 from launcher.runs import store
 from launcher.runs.folder import Folder
@@ -56,11 +55,11 @@ class LogOrRun:
         return self.folder.name
 
     def steps(self, tell: OnMessage = lambda text: None) -> Iterator[Step]:
-        """All steps; `tell` gets a message where steps of a second program, or metrics, are left out."""
+        """All steps; `tell` gets a message where metrics are left out."""
         for event in self.events():
             if isinstance(event, Step):
                 yield event
-            elif isinstance(event, Alert) and event.rule in (TWO_WRITERS, MANY_NAMES):
+            elif isinstance(event, Alert) and event.rule == MANY_NAMES:
                 tell(event.text)
 
     def last_steps(self, count: int) -> list[Step]:

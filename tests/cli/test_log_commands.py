@@ -77,14 +77,6 @@ def test_s0_03_and_s0_36_the_last_steps_with_chosen_metrics(log):
     assert code == 0 and text == "step,val/test_score/openai/gsm8k\n20,0.567\n"
 
 
-def test_metrics_name_the_trainer_whose_steps_are_left_out(tmp_path):
-    path = tmp_path / "two.log"
-    path.write_text("".join(f"(TaskRunner pid={pid}) step:{step} - critic/score/mean:0.{pid}\n"
-                            for step in (1, 2, 3) for pid in (1, 2)))  # fmt: skip
-    text = rlrun("metrics", str(path), "--csv")[1]
-    assert text.count("those of (TaskRunner pid=2) are left out") == 1
-
-
 def test_what_is_neither_a_log_nor_a_run(run_root, tmp_path):
     for name in ("nothing", "x" * 5_000, "~nobody/log", "a\x00b"):
         with pytest.raises(Problems, match="no log file, and no run of that name"):

@@ -134,9 +134,3 @@ def test_the_title_of_trls_answers_has_the_step_of_the_dict_before_it(tmp_path):
     panel = "╭──────── Step {} ────────╮\n│ Step 1: add. So 4. │\n╰────────╯\n"
     path.write_text("".join(line + panel.format(10 * at) for at, line in enumerate(DICTS, 1)))
     assert [step for step, _ in numbered(path)] == [10, 20, 30, 40, 50]
-
-
-def test_lines_that_docker_wrapped_in_json(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_text("".join(f'{{"log": "{line.strip()}\\n", "stream": "stdout"}}\n' for line in DICTS))
-    assert [step for step, _ in numbered(path)] == [1, 2, 3, 4, 5]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from launcher.core.events import Event
 from launcher.logs.forms.numbering import NAMED, Epochs
-from launcher.logs.forms.reading import Form, LineReading
+from launcher.logs.forms.reading import LONGEST, Form, LineReading
 from launcher.logs.forms.values import is_measurement, leading_number, unscaled
 
 MARK = "%|"
@@ -117,7 +117,7 @@ class ProgressBars(Form):
     _drawn: tuple[int, dict[str, float]] | None = None
 
     def claims(self, line: str) -> bool:
-        return MARK in line
+        return MARK in line and len(line) <= LONGEST
 
     def take(self, line: str) -> Iterator[Event]:
         end = 0

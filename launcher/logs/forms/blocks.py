@@ -71,11 +71,6 @@ class Blocks(Form):
         self._metrics = dict[str, float]()
         self._in_box = self._evaluated = False
 
-    @property
-    def open(self) -> bool:
-        """Whether a block has begun."""
-        return bool(self._metrics)
-
     def claims(self, line: str) -> bool:
         return True
 

@@ -25,11 +25,6 @@ class BrokenDicts(Form):
         self._depth = 0
         self._is_validation = False
 
-    @property
-    def open(self) -> bool:
-        """Whether a dict has begun."""
-        return bool(self._lines)
-
     def claims(self, line: str) -> bool:
         continues = self._is_validation or (self._lines and _CONTINUES.fullmatch(line))
         if self._lines and continues and len(self._lines) < _MAX_LINES:

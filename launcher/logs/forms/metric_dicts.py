@@ -77,10 +77,6 @@ class MetricDicts(Form):
             return
         if named is None and (heading := reading.heading()) is not None:
             named = heading, 0
-        if metrics != self._last_metrics:  # ranks of one training print equal dicts
-            count = float(named[0]) if named else metrics.get("epoch")
-            if reading.is_rival(metrics, count):
-                return
         if reading.numbers.admits(reading.kind_of(metrics, rank), rank, named[0] if named else None):
             if named:
                 yield from reading.progress(*named)

@@ -48,8 +48,6 @@ class Basis:
     by_heading: bool = True
     every: int = 1
     """Steps from one dict to the next, where dicts can only be counted."""
-    excluded: tuple[str, ...] = ()
-    """Processes whose lines are skipped, as they log steps of another training."""
 
 
 class _RiseCounter:
@@ -114,10 +112,6 @@ class Numbering:
     def _change_basis(self, **facts: Any) -> None:
         self.changed = self.changed or self._step_count > 0
         self.basis = replace(self.basis, **facts)
-
-    def exclude(self, process: str) -> None:
-        """Skip a process, whose steps are of another training."""
-        self._change_basis(excluded=(*self.basis.excluded, process))
 
     @property
     def sure(self) -> bool:

@@ -14,19 +14,13 @@ from __future__ import annotations
 
 import re
 
-import orjson
-
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STAMP = re.compile(
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
     r" [0-9:]{8}(?:[.,][0-9]{1,9})?(?: - | )(?:DEBUG|INFO|WARNING|ERROR)(?: - |: | ))"
 )
 """Times that kubectl, container runtimes and loggers put before a line; some omit trailing zeros."""
-RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
-_LABEL = re.compile(r"[0-9]{1,5}: ")
-"""The task number that `srun --label` puts before every line."""
-_AFTER_LABEL = ("[prompt]", "step:")
-"""Only a label is followed by one of these, or by a process that Ray names."""
+_RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _SEPARATOR = "[-:| ]{0,4}"
 _PREFIX = re.compile(
     r"(?:\[(?:rank|default)[0-9]{1,5}\]:(?:\[\w{1,20}\])? {0,2})?"
@@ -56,32 +50,5 @@ def without_source(text: str) -> tuple[str, str]:
         text = _ANSI.sub("", text)
     if text.startswith("20"):
         text = _STAMP.sub("", text, 1)
-    source = RAY.match(text)
+    source = _RAY.match(text)
     return (text[source.end() :], source[1]) if source else (text, "")
-
-
-class Wrapper:
-    """Removes what a container or srun puts around the lines of a program."""
-
-    _has_labels = False
-
-    def without(self, text: str, quoted: bool) -> str:
-        """The line of the program; `quoted`: it is within an answer, where a number is not a label."""
-        if text.startswith('{"log":'):
-            text = _unwrap_docker(text)
-        label = _LABEL.match(text) if text[:1].isdigit() else None
-        if label is None:
-            return text
-        rest = text[label.end() :]
-        if not (self._has_labels or quoted):
-            self._has_labels = rest.startswith(_AFTER_LABEL) or RAY.match(rest) is not None
-        return rest if self._has_labels else text
-
-
-def _unwrap_docker(text: str) -> str:
-    """The line in Docker's JSON object around it; the text itself where it is not such an object."""
-    try:
-        line = orjson.loads(text)["log"]
-    except (orjson.JSONDecodeError, KeyError):
-        return text
-    return line.rstrip("\r\n") if isinstance(line, str) else text

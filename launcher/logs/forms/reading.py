@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from launcher.core.events import Alert, Event, LogProgress, Sample, Step
 from launcher.logs.forms.numbering import SUREST, Basis, Kind, Numbering
 from launcher.logs.forms.values import NUMBER, to_number
-from launcher.logs.forms.writers import Writers
 
 _TRL_PREFIXES = (
     "learning_rate", "train/learning_rate", "completions/", "completion_length", "rewards/", "objective/",
@@ -17,6 +16,8 @@ _TRL_PREFIXES = (
 """How metric names begin that the trainers of transformers and TRL log."""
 
 
+LONGEST = 2**16
+"""Longer lines are read only as step lines, answers or dicts; a wrapped line is cut at this length."""
 MOST_NAMES = 20_000
 """Most metric names that are read from one log."""
 MANY_NAMES = "many-names"
@@ -30,13 +31,12 @@ class LineReading:
     def __init__(self, at: float, basis: Basis | None) -> None:
         self.at = at
         self.numbers = Numbering(basis)
-        self.writers = Writers(self.numbers.basis.excluded)
         self.source = ""
         self.last: int | None = None
         self.bar: int | None = None
         self.header: int | None = None
         self.steps = 0
-        """Steps made so far, without those that `PlainSteps` reads."""
+        """Steps made so far."""
         self._names = set[str]()
         self._dropped = 0
         self.complete = False
@@ -90,22 +90,9 @@ class LineReading:
             )  # fmt: skip
 
     def verl_step(self, step: int, metrics: dict[str, float], kind: Kind = "verl") -> Iterator[Event]:
-        """The events of a step line that surely names its step, unless it is of another training."""
-        if self.is_rival(metrics, step):
-            yield from self.notice()
-            return
+        """The events of a step line that surely names its step."""
         self.numbers.admits(kind, SUREST, step)
         yield from self.step(step, metrics)
-
-    def is_rival(self, metrics: dict[str, float], count: float | None) -> bool:
-        """Whether a step is of a second training, whose process takes turns in the log with the one that is read."""
-        if rival := self.writers.rival(self.source, metrics, count):
-            self.numbers.exclude(rival)
-        return rival == self.source != ""
-
-    def notice(self) -> Iterator[Event]:
-        """An alert that the lines of this process are left out."""
-        return self.writers.notice(self.source, self.at, self.last or 0)
 
     def evaluation(self, metrics: dict[str, float], step: int | None = None) -> Iterator[Event]:
         """The step of metrics of an evaluation or of the whole training: the last one, unless `step` is given."""

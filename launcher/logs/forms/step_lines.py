@@ -13,11 +13,9 @@ from orjson import JSONDecodeError, loads
 
 from launcher.core.events import Event
 from launcher.logs.forms.bars import MARK
-from launcher.logs.forms.reading import Form, LineReading
+from launcher.logs.forms.reading import LONGEST, Form
 from launcher.logs.forms.values import MOST_STEPS, leading_number, to_number, unscaled
 
-LONGEST = 2**16
-"""Longer lines are read only as step lines, answers or dicts; a wrapped line is cut at this length."""
 _NAME_CHARACTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
 """Characters before `step:` that make it a part of a name, as in `timing_s/step:41.0`."""
 _STEP = re.compile(r"(?<![A-Za-z_/])step:([0-9]{1,18}) - ")
@@ -78,48 +76,11 @@ def line_of(step: int, metrics: Mapping[str, float]) -> str:
     return " - ".join([f"step:{step}", *(f"{name}:{value!r}" for name, value in metrics.items())])
 
 
-class PlainSteps:
-    """Reads plain step lines of the process that wrote the last step, without the forms."""
-
-    def __init__(self, reading: LineReading) -> None:
-        self._reading = reading
-        self._source_prefix = b""  # what Ray printed before the last step line
-        self._known_prefix: bytes | None = None  # text before an earlier step line of the same process
-
-    def take(self, line: bytes) -> tuple[int, dict[str, float]] | None:
-        """(step, metrics); None for a line that the forms have to read."""
-        start = line.find(b"step:")
-        if start < 0 or not self._reading.sure:
-            return None
-        before = line[:start]
-        if before != self._known_prefix and not self._same_process(before):
-            return None
-        if numbered := plain(line, start):
-            self._known_prefix, self._reading.last = before, numbered[0]
-        return numbered
-
-    def follow(self, line: bytes) -> None:
-        """Take the process of this line, which made a step, as the one whose step lines `take` reads."""
-        start = line.find(b"step:")
-        if start >= 0:
-            self._source_prefix = line[max(line.rfind(b"(", 0, start), 0) : start] if self._reading.source else b""
-            self._known_prefix = None
-
-    def _same_process(self, before: bytes) -> bool:
-        same = before.endswith(self._source_prefix) if self._source_prefix else b"pid=" not in before
-        return same and len(before) < 100 and b"%|" not in before and b"{" not in before
-
-
 class StepLines(Form):
     """Step lines; one that ends with ` -` continues on the next line."""
 
     ends_block = True
     _wrapped = ""
-
-    @property
-    def open(self) -> bool:
-        """Whether a step line continues on the next line."""
-        return bool(self._wrapped)
 
     def claims(self, line: str) -> bool:
         return bool(self._wrapped) or begins(line)

@@ -32,11 +32,6 @@ class Tables(Form):
     _separator = ""
     _html_cells: tuple[str, ...] = ()
 
-    @property
-    def open(self) -> bool:
-        """Whether a header was read, or a part of a row."""
-        return bool(self._names or self._html_cells)
-
     def claims(self, line: str) -> bool:
         self._row, line = (), line.replace("┃", "│")
         if len(line) > _MAX_ROW:
@@ -71,10 +66,8 @@ class Tables(Form):
         measured = "wall time" in plain or any(map(is_measurement, of_metric))  # as TensorBoard names what it exports
         if not steps or not measured or any(to_number(name) is not None for name in names):
             return False
-        self._names, self._separator = (
-            of_metric if len({*of_metric}) == len(names) else names,
-            separator,
-        )  # W&B: `run - train/loss`
+        self._names = of_metric if len({*of_metric}) == len(names) else names  # W&B: `run - train/loss`
+        self._separator = separator
         self._step_column = plain.index(steps[0])
         return True
 

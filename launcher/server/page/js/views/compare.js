@@ -56,7 +56,7 @@ function Differences({ found, compared }) {
       <tbody>${tests.map((each) => html`<tr><td>${each.source || each.metric}</td><td>${who(each.a)} <span class="dim">and</span> ${who(each.b)}</td>
         <td class="num right">${[...new Set(each.steps)].map(number).join(", ")}</td><td class="num right">${number(each.found.a)}, ${number(each.found.b)}</td><td class="num right">${each.difference > 0 ? "+" : ""}${number(each.difference)}</td>
         <td class="num">${number(each.found.low)} to ${number(each.found.high)}</td><td class="num right">${number(each.p_adjusted ?? each.found.p)}</td>
-        <td class="dim small">${each.found.method}, ${number(each.found.items)} rows${each.paired ? ", paired" : ""}</td><td>${outcomeOf(each)}</td></tr>`)}</tbody></table></div>` : html`<p class="dim">They have no held-out rows in common.</p>`}
+        <td class="dim small">${each.found.method}, ${each.paired ? `${number(each.found.items)} rows, paired` : "not paired"}</td><td>${outcomeOf(each)}</td></tr>`)}</tbody></table></div>` : html`<p class="dim">They have no held-out rows in common.</p>`}
     ${[...compared.notes, ...compared.remarks].map((/** @type {string} */ each) => html`<p class="dim small">${each}</p>`)}</section>
     <section aria-labelledby="settings"><h2 id="settings">Settings that differ <span class="count num">${settings.length}</span></h2>
       ${settings.length ? html`<div class="wide"><table><thead><tr><th>Setting</th>${found.map(({ job }, place) => html`<th><i class="key c${place % COLOURS}"></i> ${nameOf(job)}</th>`)}</tr></thead>
