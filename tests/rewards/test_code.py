@@ -130,7 +130,8 @@ def gives(found: Any, expected: str) -> tuple[str, str]:
 @pytest.mark.parametrize(("code", "truth", "passed"), [
     (*gives("1 + 9e-7", "1"), "1"), (*gives("1 + 2e-6", "1"), "0"), (*gives("9e-7", "0.0"), "1"),
     (*gives("2e-6", "0.0"), "0"), (*gives("1e6 + 0.9", "1000000"), "1"), (*gives("1e6 + 2", "1000000"), "0"),
-    (*gives("'1.0'", "1.0"), "0"), (*gives("1.0", '"1.0"'), "0"), (*gives("True", "1"), "0"), (*gives("1", "1"), "1"),
+    (*gives("'1.0'", "1.0"), "0"), (*gives("1.0", '"1.0"'), "0"), (*gives("True", "1"), "0"), (*gives("True", "1.0"), "0"),
+    (*gives("1.0", "true"), "0"), (*gives("1", "1"), "1"),
     (*gives("(1, 2)", "[1, 2]"), "1"), (*gives("[1]", "[1, 2]"), "0"), (*gives("[1, 3]", "[1, 2]"), "0"),
     (*gives("7", "[7]"), "1"), (*gives("7", "[7, 7]"), "0"), (*gives("[7]", "[7]"), "1"), (*gives("7", "[[7]]"), "0"),
     (*gives("{1: 2.0}", '{"1": 2}'), "1"), (*gives("{1: 3}", '{"1": 2}'), "0"), (*gives("{1: 2}", '{"2": 2}'), "0"),
@@ -317,8 +318,6 @@ def test_parts_of_the_tests() -> None:
     half = "a, b = map(int, input().split())\nprint(3)"
     assert score(half, PROGRAM, Code(partial=True, workers=1)) == 0.5
     assert score("def add(a, b): return 3", CALLS, Code(partial=True, workers=1)) == 0.5
-    assert score(half, PROGRAM, Code(max_tests=1, workers=1)) == 1.0
-    assert score("def add(a, b): return 3", ASSERTS, Code(max_tests=1, workers=1)) == 1.0
 
 
 @pytest.mark.parametrize(
