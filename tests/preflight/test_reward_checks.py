@@ -208,7 +208,6 @@ def test_a_slow_function_is_not_asked_again(
           "reward.parts.length.high=60"], ""),
         (["reward=format", "reward.pattern='x+'"], ""),
         (["reward=length", "reward.low=7", "reward.high=7", "reward.margin=1"], ""),
-        (["reward=overlong", "reward.longest=60", "reward.buffer=20"], ""),
     ],
 )  # fmt: skip
 def test_rules_from_which_something_else_is_learnt(words: list[str], expected: str, lines: Lines) -> None:

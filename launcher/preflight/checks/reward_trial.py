@@ -22,7 +22,7 @@ from launcher.rewards.code import Code
 from launcher.rewards.combined import Weighted
 from launcher.rewards.exact import Exact
 from launcher.rewards.format import Format
-from launcher.rewards.length import Length, Overlong
+from launcher.rewards.length import Length
 from launcher.rewards.python import Python
 from launcher.spec.data import Row, make_answer
 from launcher.spec.reward import Answer, Reward, score_safely
@@ -292,7 +292,7 @@ def rows_to_try(reward: Reward, rows: Sequence[Row], *, costly: bool = False) ->
 
 def _is_fixed_rule(leaf: Reward) -> bool:
     """Whether a reward is of this package and scores by a fixed comparison, so that it needs no further trial."""
-    return type(leaf).__module__.startswith("launcher.") and not isinstance(leaf, Python | Length | Overlong)
+    return type(leaf).__module__.startswith("launcher.") and not isinstance(leaf, Python | Length)
 
 
 def _check_part_forms(trial: RewardTrial) -> Iterator[CheckResult]:
@@ -326,7 +326,7 @@ def _check_length_bias(trial: RewardTrial, limit: int) -> Iterator[CheckResult]:
         got = f"{type(reward).__name__} scores a wrong answer of {len(text):,} characters {compact(wrong)} on average"
         right_text = f"a right one such as {short_repr(next(filter(None, trial.right))[0], 40)} {compact(fmean(right))}"
         got = f"{got} and {right_text}, so length is learnt"
-        length_parts = [name for name, part in _parts(reward).items() if isinstance(part, Length | Overlong)]
+        length_parts = [name for name, part in _parts(reward).items() if isinstance(part, Length)]
         fix = "give length less weight, or a bound, than what is right"
         if isinstance(reward, Weighted) and length_parts:
             fix = f"use reward.weights.{length_parts[0]}={abs(reward.weight_by_name()[length_parts[0]]) / 10:g}"
@@ -354,7 +354,7 @@ def _check_constant_scores(reward: Reward, answer: Answer) -> Iterator[CheckResu
 
 def awaits_others(reward: Reward, score: float) -> bool:
     """Whether a reward for length, form or code may still score other answers than those tried differently."""
-    return all(isinstance(leaf, Length | Overlong | Code) or (isinstance(leaf, Format) and score < 1)
+    return all(isinstance(leaf, Length | Code) or (isinstance(leaf, Format) and score < 1)
                for leaf in reward.leaves())  # fmt: skip
 
 
