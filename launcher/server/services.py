@@ -8,7 +8,6 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from launcher.server.access import AccessTokens
 from launcher.server.columns import LogCache, Memo
 from launcher.server.database import Database
 from launcher.server.ingest import Ingest
@@ -28,7 +27,7 @@ class ServerSettings:
     database: str = ""
     """An SQLAlchemy address; empty for SQLite in the run root."""
     token: str = ""
-    """The bearer token that every request must send; empty for none."""
+    """Its own bearer token, with the scope `launch`; empty where requests need none."""
     reindex: bool = False
     """Whether the index of jobs is rebuilt from their folders."""
     host: str = "127.0.0.1"
@@ -43,7 +42,6 @@ class Services:
     database: Database
     jobs: Jobs
     launching: Launching
-    tokens: AccessTokens
     ingest: Ingest
     logs: LogCache = field(default_factory=LogCache)
     """What was read of recently requested runs."""
