@@ -58,7 +58,6 @@ WORDS = _of(
     ("query of reward.url", "word", _text(20)),
     ("reward.kwargs.api_key", "word", "only-letters-" + _text(10, string.ascii_lowercase)),
     ("reward.kwargs, further down", "word", "swordfish" + _text(6, string.ascii_lowercase)),
-    ("reward.headers", "word", _text(24)),
     ("login in model.path", "word", _text(16)),
     ("login in data.train_files", "word", _text(16)),
     ("trainer.experiment_name", "word", "ghp_" + _text(36)),
@@ -201,8 +200,7 @@ def commands(given: Path, server: str) -> list[Command]:
     plan = ("plan", "algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2")
     values, conf = VALUES, ("--config-dir", f"{given}/conf")
     host = f"me:{values['login in reward.url']}@host"
-    url = ("reward=remote", f"reward.url=http://{host}/s?api_key={values['query of reward.url']}",
-           f"reward.headers={{X-Api-Key: {values['reward.headers']}}}")  # fmt: skip
+    url = ("reward=remote", f"reward.url=http://{host}/s?api_key={values['query of reward.url']}")
     deep = (
         f"{{api_key: {values['reward.kwargs.api_key']}, inner: {{password: {values['reward.kwargs, further down']}}}}}"
     )

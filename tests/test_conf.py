@@ -27,7 +27,6 @@ MORE = {
     ("data", "hub"): ["data.repo=openai/gsm8k"],
     ("reward", "model"): ["reward.path=Skywork/Skywork-Reward-V2-Qwen3-0.6B"],
     ("reward", "length"): ["reward.high=1000"],
-    ("reward", "overlong"): ["reward.longest=4000", "reward.buffer=1000"],
     ("reward", "python"): ["reward.path=my.py"],
     ("reward", "remote"): ["reward.url=http://localhost:8000/score"],
     ("reward", "by_style"): ["reward.parts={exact:1.0,model:1.0}", "reward.parts.model.path=o/r"],

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.core.problems import Problem, Problems
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.settings import AtLeastOne, Count, settings
 from launcher.core.user_code import shorten
 from launcher.environments.processes import Processes
@@ -47,44 +47,27 @@ def program(python: str, call: str) -> list[str]:
     return [interpreter(python), "-P", "-c", PROGRAM.format(root=root, call=call)]
 
 
-def missing(python: str) -> list[Problem]:
-    """Why verifiers cannot be run with this Python; empty if it can."""
-    python = interpreter(python)
-    make = f"python3 -m venv {FOLDER} && {FOLDER}/bin/pip install verifiers=={VERSION}"
-    if not Path(python).is_file():
-        return [Problem("environment.python", f"there is no {python}", f"{make}, or name another Python", "not-found")]
-    command = [python, "-c", "from importlib.metadata import version; print(version('verifiers'))"]
-    try:
-        result = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=LOAD_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [Problem("environment.python", f"{python} cannot be run: {error}", "name another Python")]
-    if not result.stdout:
-        got, fix = f"verifiers is not installed for {python}", f"{python} -m pip install verifiers=={VERSION}"
-        return [Problem("environment.python", got, fix, "not-installed")]
-    if not result.stdout.startswith("0.4."):
-        got = f"{python} has verifiers {result.stdout.strip()}"
-        return [Problem("environment.python", got, f"{python} -m pip install verifiers=={VERSION}", "not-supported")]
-    return []
-
-
 @cache
 def described(python: str, id: str, args: str, n_tasks: int) -> dict[str, Any]:
     """The tasks and tools of a package, loaded by a subprocess. Raises `Problems`."""
-    if problems := missing(python):
-        raise Problems(problems)
+    executable = interpreter(python)
+    if not Path(executable).is_file():
+        make = f"python3 -m venv {FOLDER} && {FOLDER}/bin/pip install verifiers=={VERSION}, or name another Python"
+        raise Problems(Problem("environment.python", f"there is no {executable}", make, "not-found"))
     settings_node = asdict(VerifiersEnvironment(id=id, args=json.loads(args), n_tasks=n_tasks))
     try:
         result = subprocess.run(program(python, "verifiers_session.describe"), input=json.dumps(settings_node),
                              capture_output=True, text=True, check=False, timeout=LOAD_S)  # fmt: skip
+    except OSError as error:
+        got = f"{executable} cannot be run: {error_message(error)}"
+        raise Problems(Problem("environment.python", got, "name another Python")) from error
     except subprocess.TimeoutExpired:
         fix = "look at what it downloads or waits for"
         raise Problems(Problem("environment.id", f"{id} was not loaded in {LOAD_S:g} s", fix)) from None
     last_line = (result.stderr.strip().splitlines() or [f"its process ended with exit code {result.returncode}"])[-1]
     description: dict[str, Any] = json.loads(result.stdout) if result.stdout else {"fault": shorten(last_line)}
     if "fault" in description:
-        fix = f"install it by {interpreter(python)} -m pip install, and look at environment.args"
+        fix = f"use {executable} -m pip install verifiers=={VERSION} and {id}, and look at environment.args"
         raise Problems(Problem("environment.id", f"{id} cannot be loaded: {description['fault']}", fix, "not-found"))
     return description
 

@@ -6,7 +6,6 @@ import atexit
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,8 +29,8 @@ def finish_s() -> float:
 class DualLogger:
     """Sends what a script logs to the platform (`rlrun serve`), to W&B, or to both.
 
-    Each process that logs has its own session; that of a forked process is sent to the platform only. The platform's
-    token is `token`, else RLRUN_TOKEN. Raises `ValueError` for an invalid `job_uuid`.
+    Each logger has its own session. What a forked process logs belongs to the session of its parent, which should wait
+    for it. The platform's token is `token`, else RLRUN_TOKEN. Raises `ValueError` for an invalid `job_uuid`.
     """
 
     def __init__(
@@ -52,10 +51,10 @@ class DualLogger:
             fix = "use 1 to 128 letters, digits, `-`, `_` and `.`, of which `-` and `.` are not the first"
             raise ValueError(f"job_uuid: got {job_uuid!r}; {fix}")
         self.job_uuid, self.platform_url = str(job_uuid), platform_url.rstrip("/") if platform_enabled else ""
-        self._token, self._status, self._lock = token, ("", ""), threading.Lock()
+        self._token, self._status = token, ("", "")
         self._spool: SpoolWriter | None = None
         self._sender: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+        self._pid = os.getpid()
         self.arrived = True
         """After `finish`: whether every row was received."""
         self._wandb: dict[str, Any] | None = None
@@ -116,7 +115,7 @@ class DualLogger:
         self._end_session(how.get(status.lower(), "finished"), message if status.lower() in how else "")
 
     def _end_session(self, how: str, why: str) -> None:
-        if self._spool is None or self._pid != os.getpid():  # no session, or a forked process that logged nothing
+        if self._spool is None or self._pid != os.getpid():  # no session, or that of the process which forked this one
             return
         spool, self._spool = self._spool, None
         spool.append({"kind": "finish", "at": time.time(), "how": how, "why": text_of(why)})
@@ -136,11 +135,6 @@ class DualLogger:
             self._end_session("stopped", "the script ended without finish()")
 
     def _append(self, *rows: Mapping[str, Any]) -> None:
-        if self._pid != os.getpid():  # this process was forked
-            with self._lock:
-                if self._pid != os.getpid():
-                    self._wandb, self._sender = None, None
-                    self._start_session()
         if spool := self._spool:
             was_refused = spool.refused
             spool.append(*rows)
@@ -149,8 +143,6 @@ class DualLogger:
 
     def _start_session(self) -> None:
         """Open a session of this process, and start the process that sends it."""
-        parent = self._spool.path.stem if self._spool else ""  # of a forked process, the session of its parent
-        self._pid, self._spool = os.getpid(), None
         if not (self.platform_url or self._wandb):
             return None
         spool = try_call(lambda: SpoolWriter(self.job_uuid))
@@ -160,8 +152,7 @@ class DualLogger:
         program = os.path.abspath(sys.argv[0]) if sys.argv[:1] not in ([], [""], ["-c"]) else "python"
         host = os.uname().nodename
         spool.append({"kind": "wandb", "init": self._wandb})
-        first_row = {"kind": "begin", "at": time.time(), "host": host, "pid": self._pid, "program": program}
-        spool.append({**first_row, "parent": parent} if parent else first_row)
+        spool.append({"kind": "begin", "at": time.time(), "host": host, "pid": self._pid, "program": program})
         extra_env = {"PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))}
         extra_env |= {} if self._token is None else {"RLRUN_TOKEN": self._token}
         command = [sys.executable, "-P", "-m", "launcher.logger.sender", str(spool.path), self.platform_url]

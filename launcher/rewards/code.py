@@ -64,8 +64,6 @@ class Code(DetailedReward):
     """Address space of the tested code, in MiB."""
     workers: AtLeastOne = 4
     """Answers tested in parallel, per training process."""
-    max_tests: AtLeastOne | None = None
-    """Use only this many of the first tests of each row."""
     sandbox: Literal["kernel", "limits"] = "kernel"
     """`kernel`: no writes, no reads outside Python's own files, no network, no other processes (Landlock and seccomp,
     without root). `limits`: time and memory limits only; the code has your permissions otherwise."""
@@ -81,7 +79,7 @@ class Code(DetailedReward):
         """
         faults = [self.unscorable_reason(answer) for answer in answers]
         total = [math.nan] * len(answers)
-        tests = {index: tests_of(answer.ground_truth or "", self.max_tests)
+        tests = {index: tests_of(answer.ground_truth or "")
                  for index, answer in enumerate(answers) if not faults[index]}  # fmt: skip
         programs = {index: tests_ for index, tests_ in tests.items() if tests_.payload is None}
         functions = {index: tests_ for index, tests_ in tests.items() if tests_.payload is not None}
@@ -98,7 +96,7 @@ class Code(DetailedReward):
         if not answer.ground_truth:
             return "has no ground truth, which for reward Code holds the tests"
         try:
-            tests_of(answer.ground_truth, self.max_tests)
+            tests_of(answer.ground_truth)
         except ValueError as error:
             return f"ground truth {error}"
         return ""
@@ -200,28 +198,27 @@ def _equal_word(word: str, expected: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def tests_of(truth: str, most: int | None = None) -> Tests:
-    """The first `most` tests of a ground truth. Raises `ValueError` for one without valid tests."""
+def tests_of(truth: str) -> Tests:
+    """The tests of a ground truth. Raises `ValueError` for one without valid tests."""
     try:
         node = json.loads(truth)
     except ValueError:
-        return _tests_from_statements(truth, most)
+        return _tests_from_statements(truth)
     if isinstance(node, dict) and "inputs" in node:
-        return _tests_from_pairs(node, most)
+        return _tests_from_pairs(node)
     if isinstance(node, dict) and isinstance(node.get("test"), str) and isinstance(node.get("entry_point"), str):
-        return _tests_from_statements(f"{node['test']}\ncheck({node['entry_point']})", most)
+        return _tests_from_statements(f"{node['test']}\ncheck({node['entry_point']})")
     if isinstance(node, dict):
         node = next((node[name] for name in _ASSERT_KEYS if name in node), None)
     if isinstance(node, list) and node and all(isinstance(line, str) for line in node):
-        return _tests_from_statements("\n".join(node[:most]), most)
+        return _tests_from_statements("\n".join(node))
     raise ValueError(f"{short_repr(truth, 40)} holds no tests; expected inputs and outputs, or asserts")
 
 
-def _tests_from_pairs(node: Mapping[str, Any], most: int | None) -> Tests:
+def _tests_from_pairs(node: Mapping[str, Any]) -> Tests:
     inputs, outputs = node["inputs"], node.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
         raise ValueError("holds no pairs; expected two lists, inputs and outputs, of one length")
-    inputs, outputs = inputs[:most], outputs[:most]
     if name := node.get("fn_name"):
         calls = [_test_call(input_, output) for input_, output in zip(inputs, outputs, strict=True)]
         return Tests(len(calls), payload={"name": name, "calls": calls})
@@ -243,16 +240,13 @@ def _test_call(input_: Any, output: Any) -> list[Any]:
         raise ValueError(f"holds {short_repr(input_, 30)} -> {short_repr(output, 30)}, which is not JSON") from error
 
 
-def _tests_from_statements(text: str, most: int | None) -> Tests:
+def _tests_from_statements(text: str) -> Tests:
     shown = short_repr(text, 40)
     try:
         tree = ast.parse(text)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{shown} is neither JSON nor Python, {error_message(error)}; expected tests") from error
-    tests = [node for node in tree.body if counted(node)]
-    if not tests:
+    count = sum(map(counted, tree.body))
+    if not count:
         raise ValueError(f"{shown} holds no tests; expected asserts")
-    if most and len(tests) > most:
-        excess = {id(node) for node in tests[most:]}
-        text = ast.unparse(ast.Module([node for node in tree.body if id(node) not in excess], []))
-    return Tests(min(len(tests), most or len(tests)), payload={"text": text})
+    return Tests(count, payload={"text": text})

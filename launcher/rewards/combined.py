@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -14,8 +13,7 @@ from pydantic import Field
 
 from launcher.core.problems import Problem, short_repr, suggest
 from launcher.core.settings import Chosen, settings
-from launcher.rewards.remote import Remote
-from launcher.spec.reward import Answer, DetailedReward, Reward, Scores, is_metric_name, score_safely, with_model
+from launcher.spec.reward import Answer, DetailedReward, Reward, Scores, is_metric_name, score_safely
 from launcher.spec.routes import ROUTES, route
 
 Kind = TypeVar("Kind")
@@ -77,8 +75,15 @@ class Weighted(Combined):
 
     @property
     def span(self) -> float | None:  # type: ignore[override]
-        spans = [abs(self.weights.get(name, 1.0)) * part.span for name, part in self.parts.items() if part.span]
-        return sum(spans) if len(spans) == len(self.parts) else None
+        return self._span_of(self.parts)
+
+    def _span_of(self, parts: Mapping[str, Reward]) -> float | None:
+        spans = [abs(self.weights.get(name, 1.0)) * part.span for name, part in parts.items() if part.span]
+        return sum(spans) if len(spans) == len(parts) else None
+
+    def _scorers(self, answer: Answer) -> Mapping[str, Reward]:
+        """The parts that score this answer, by name."""
+        return self.parts
 
     def problems(self) -> list[Problem]:
         part_names = list(self.parts)
@@ -91,31 +96,40 @@ class Weighted(Combined):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """Scores [N] of N answers; NaN, with the fault, where a part of non-zero weight cannot score the answer."""
-        total, faults, parts = [0.0] * len(answers), [""] * len(answers), dict[str, Sequence[float]]()
+        scorers = [self._scorers(answer) for answer in answers]
+        faults = ["" if parts else _MISSING[answer.asks_model] for answer, parts in zip(answers, scorers, strict=True)]
+        total, columns = [0.0] * len(answers), dict[str, list[float]]()
         sums = {name: [0.0] * len(answers) for name in SUMS.values()}
         for name, part in self.parts.items():
-            weight, scores = self.weights.get(name, 1.0), score_safely(part, answers)
-            parts |= {name: scores.total} | {f"{name}/{inner}": values_ for inner, values_ in scores.parts.items()}
-            for index, (value, fault) in enumerate(zip(scores.total, scores.faults, strict=True)):
+            weight, own_sum = self.weights.get(name, 1.0), sums[SUMS[part.learned]]
+            indices = [index for index, parts in enumerate(scorers) if name in parts]
+            scores = score_safely(part, [answers[index] for index in indices])
+            _add_columns(columns, name, scores, indices, len(answers))
+            for index, value, fault in zip(indices, scores.total, scores.faults, strict=True):
                 if fault and weight:
                     faults[index] = faults[index] or f"{name}: {fault}"
                 elif weight:
                     total[index] += weight * value
-                    sums[SUMS[part.learned]][index] += weight * value
+                    own_sum[index] += weight * value
         for values in (total, *sums.values()):
             values[:] = [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
-        return Scores(total, {**parts, **sums}, faults)
+        return Scores(total, {**columns, **sums}, faults)
 
     def weight_by_name(self) -> dict[str, float]:
         return {name: self.weights.get(name, 1.0) for name in self.parts}
 
     def unscorable_reason(self, answer: Answer) -> str:
-        reasons = (part.unscorable_reason(answer) for name, part in self.parts.items() if self.weights.get(name, 1.0))
-        return next((reason for reason in reasons if reason), "")
+        parts = self._scorers(answer)
+        reasons = (part.unscorable_reason(answer) for name, part in parts.items() if self.weights.get(name, 1.0))
+        return next(filter(None, reasons), "") if parts else _MISSING[answer.asks_model]
+
+    def cheap_for(self, answer: Answer) -> bool:
+        parts = self._scorers(answer).values()
+        return bool(parts) and all(part.cheap_for(answer) for part in parts)
 
     def reference_response(self, answer: Answer) -> str | None:
         """The reference response of the first part that has one, formatted by each of the other parts."""
-        for name, part in self.parts.items():
+        for name, part in self._scorers(answer).items():
             if (text := part.reference_response(answer)) is not None:
                 return self._formatted(text, skip=name)
         return None
@@ -129,8 +143,9 @@ class Weighted(Combined):
         return text
 
     def extract_answer(self, response: str) -> str:
-        """The final answer by the part with the largest weight."""
-        heaviest = max(self.parts, key=lambda name: self.weights.get(name, 1.0))
+        """The final answer by the rule with the largest weight, or by the heaviest model where no part is a rule."""
+        rules = [name for name, part in self.parts.items() if not part.learned]
+        heaviest = max(rules or self.parts, key=lambda name: self.weights.get(name, 1.0))
         return self.parts[heaviest].extract_answer(response)
 
 
@@ -150,14 +165,14 @@ class Auto(Combined):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         faults = [self.unscorable_reason(answer) for answer in answers]
-        scored = list[tuple[list[int], Scores]]()
+        total, columns = [math.nan] * len(answers), dict[str, list[float]]()
         for name, part in self.parts.items():
             indices = [i for i, answer in enumerate(answers) if self._rule(answer) == name and not faults[i]]
-            if indices:
-                scores = score_safely(part, [answers[index] for index in indices])
-                parts = {name: scores.total, **{f"{name}/{inner}": values for inner, values in scores.parts.items()}}
-                scored.append((indices, replace(scores, parts=parts)))
-        return _scatter_scores(scored, faults)
+            scores = score_safely(part, [answers[index] for index in indices])
+            _add_columns(columns, name, scores, indices, len(answers))
+            for index, value, fault in zip(indices, scores.total, scores.faults, strict=True):
+                total[index], faults[index] = value, fault
+        return Scores(total, columns, faults)
 
     def unscorable_reason(self, answer: Answer) -> str:
         name = self._rule(answer)
@@ -189,61 +204,21 @@ class ByStyle(Weighted):
     @property
     def span(self) -> float | None:  # type: ignore[override]
         """The larger span of the two sums, as each row has one style."""
-        spans = [weighted.span for weighted in self._sums.values() if weighted.span is not None]
-        return max(spans) if len(spans) == len(self._sums) else None
+        spans = [self._span_of(self._parts_of_kind(kind)) for kind in {part.learned for part in self.parts.values()}]
+        return None if None in spans else max(filter(None, spans))
 
-    def problems(self) -> list[Problem]:
-        learned = [part.learned for part in self.parts.values()]
-        found = super().problems()
-        if not any(learned):
-            fix = with_model(self)
-            if servers := [name for name, part in self.parts.items() if isinstance(part, Remote)]:
-                fix = f"use reward.parts.{servers[0]}.kind=model"
-            found.append(Problem("reward.parts", "none is a model, which rows of style model need", fix))
-        for what, kind in (("rules", False), ("models", True)):
-            weights = {name: of for name, of in self.weight_by_name().items() if self.parts[name].learned is kind}
-            if weights and not any(weights.values()) and any(self.weight_by_name().values()):
-                fix = f"use reward.weights.{next(iter(weights))}=1"
-                found.append(Problem("reward.weights", f"all parts that are {what} weigh 0", fix))
-        if all(learned):
-            found.append(Problem("reward.parts", "none is a rule", "use reward=weighted, or add one such as gsm8k:1.0"))
-        return found
+    def _scorers(self, answer: Answer) -> Mapping[str, Reward]:
+        return self._parts_of_kind(answer.asks_model)
+
+    def _parts_of_kind(self, learned: bool) -> Mapping[str, Reward]:
+        return {name: part for name, part in self.parts.items() if part.learned == learned}
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        scored = list[tuple[list[int], Scores]]()
-        for learned, reward in self._sums.items():
-            if indices := [index for index, answer in enumerate(answers) if answer.asks_model == learned]:
-                scores = score_safely(reward, [answers[index] for index in indices])
-                parts = {name: values for name, values in scores.parts.items() if name != SUMS[not learned]}
-                scored.append((indices, replace(scores, parts=parts)))
-        return _scatter_scores(scored, ["" if answer.asks_model in self._sums else _MISSING[answer.asks_model]
-                                        for answer in answers])  # fmt: skip
-
-    def unscorable_reason(self, answer: Answer) -> str:
-        reward = self._sums.get(answer.asks_model)
-        return reward.unscorable_reason(answer) if reward else _MISSING[answer.asks_model]
-
-    def cheap_for(self, answer: Answer) -> bool:
-        return answer.asks_model in self._sums and self._sums[answer.asks_model].cheap
-
-    def reference_response(self, answer: Answer) -> str | None:
-        reward = self._sums.get(answer.asks_model)
-        return reward.reference_response(answer) if reward else None
-
-    def format_response(self, text: str) -> str:
-        return self._sums[False].format_response(text) if False in self._sums else text
-
-    def extract_answer(self, response: str) -> str:
-        return self._sums[False].extract_answer(response) if False in self._sums else response.strip()
-
-    @cached_property
-    def _sums(self) -> dict[bool, Weighted]:
-        """The weighted sum for rows of style model (True) and that for all others; a sum without parts is left out."""
-        sums = {}
-        for learned in sorted({part.learned for part in self.parts.values()}):
-            parts = {name: part for name, part in self.parts.items() if part.learned == learned}
-            sums[learned] = Weighted(parts=parts, weights={name: self.weights.get(name, 1.0) for name in parts})
-        return sums
+        scores = super().judge(answers)
+        sums = {name: [value if answer.asks_model == learned else math.nan
+                       for answer, value in zip(answers, scores.parts[name], strict=True)]
+                for learned, name in SUMS.items()}  # fmt: skip
+        return replace(scores, parts={**scores.parts, **sums})
 
 
 def replace_each(reward: Whole, kind: type[Kind], change: Callable[[Kind], Any]) -> Whole:
@@ -257,14 +232,13 @@ def replace_each(reward: Whole, kind: type[Kind], change: Callable[[Kind], Any])
     return reward
 
 
-def _scatter_scores(scored: Iterable[tuple[Sequence[int], Scores]], faults: list[str]) -> Scores:
-    """Join scores of subsets of N answers, given with their indices; all others are NaN with their fault [N]."""
-    total, columns = [math.nan] * len(faults), dict[str, list[float]]()
-    for indices, scores in scored:
-        for name, values in scores.parts.items():
-            column = columns.setdefault(name, [math.nan] * len(faults))
-            for index, value in zip(indices, values, strict=True):
-                column[index] = value
-        for index, value, fault in zip(indices, scores.total, scores.faults, strict=True):
-            total[index], faults[index] = value, fault
-    return Scores(total, columns, faults)
+def _add_columns(
+    columns: dict[str, list[float]], name: str, scores: Scores, indices: Sequence[int], count: int
+) -> None:
+    """Add the total and the parts of a reward that scored some of `count` answers, those with these indices; the others
+    have NaN."""
+    added = {name: scores.total, **{f"{name}/{inner}": values for inner, values in scores.parts.items()}}
+    for key, values in added.items() if indices else ():
+        column = columns.setdefault(key, [math.nan] * count)
+        for index, value in zip(indices, values, strict=True):
+            column[index] = value

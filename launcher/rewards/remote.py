@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -18,10 +18,10 @@ from urllib.request import getproxies, proxy_bypass
 from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.redaction import is_secret_name
-from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
+from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, settings
 from launcher.spec.reward import Answer, DetailedReward, Scores
 
-PRINTABLE = "use printable ASCII characters"
+SENT = ("response", "ground_truth", "data_source", "extra_info", "prompt")  # fields of an answer
 KEPT = "would be kept with the run"
 TRIAL_S = 5.0
 CONNECTS_S = 2.0  # time limit of the check that the server can be reached
@@ -49,10 +49,6 @@ class Remote(DetailedReward):
     """Times a request is repeated where the server is busy or unreachable."""
     backoff_s: NonNegative = 1.0
     """Seconds before the first retry; doubles for each further one."""
-    send: Names = ("response", "ground_truth", "data_source", "extra_info", "prompt")
-    """Fields of an answer that are sent."""
-    headers: dict[str, str] = field(default_factory=dict)
-    """Additional HTTP headers; use token_env for secrets."""
 
     @property
     def learned(self) -> bool:  # type: ignore[override]  # the base class names a constant
@@ -68,23 +64,10 @@ class Remote(DetailedReward):
         found += [Problem("reward.url", f"{name} {KEPT}", "use token_env") for name in secrets]
         if self.token_env and not self._token:
             found.append(Problem("reward.token_env", f"the environment has no {self.token_env}", "set it to the token"))
-        if not _is_header_safe(self._token):
+        if not (self._token.isascii() and self._token.isprintable()):
             got = f"{self.token_env} holds characters that a header cannot carry"
-            found.append(Problem("reward.token_env", got, PRINTABLE))
-        return [*found, *self._field_problems()]
-
-    def _field_problems(self) -> list[Problem]:
-        """Problems of `send` and `headers`."""
-        fields = list(Answer.__dataclass_fields__)
-        unknown_fields, fix = [name for name in self.send if name not in fields], f"it has {', '.join(fields)}"
-        problems = [Problem("reward.send", f"an answer has no {name!r}", fix) for name in unknown_fields]
-        for name, value in self.headers.items():
-            if is_secret_name(name, key=True):
-                problems.append(Problem("reward.headers", f"{name} {KEPT}", "use token_env"))
-            if not _is_header_safe(name + value):
-                got = f"{short_repr(name)} holds characters that a header cannot carry"
-                problems.append(Problem("reward.headers", got, PRINTABLE))
-        return problems
+            found.append(Problem("reward.token_env", got, "use printable ASCII characters"))
+        return found
 
     def missing_requirements(self) -> list[Problem]:
         parts = urlsplit(self.url)
@@ -134,15 +117,13 @@ class Remote(DetailedReward):
 
     def body(self, batch: Sequence[Answer]) -> bytes:
         """The JSON body of a request for these answers."""
-        nodes = [{name: value for name, value in answer.node.items() if name in self.send} for answer in batch]
+        nodes = [{name: value for name, value in answer.node.items() if name in SENT} for answer in batch]
         return json.dumps({"answers": nodes}, default=str).encode()
 
     def all_headers(self) -> dict[str, str]:
-        """Default headers, overridden by `headers`, and these by the token's; names are case-insensitive."""
-        defaults = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
-        token = {"Authorization": f"Bearer {self._token}"} if self.token_env else {}
-        by_name = {key.lower(): (key, value) for part in (defaults, self.headers, token) for key, value in part.items()}
-        return dict(by_name.values())
+        """The headers of a request."""
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+        return {**headers, "Authorization": f"Bearer {self._token}"} if self.token_env else headers
 
     def read_scores(self, reply: bytes, count: int) -> list[Any]:
         """The `count` scores of a reply, unchecked. Raises `RequestFailed` for any other reply."""
@@ -164,7 +145,3 @@ class RequestFailed(Exception):
     def __init__(self, text: str, passing: bool = False, wait_s: float = 0.0) -> None:
         super().__init__(text)
         self.passing, self.wait_s = passing, wait_s
-
-
-def _is_header_safe(text: str) -> bool:
-    return text.isascii() and text.isprintable()

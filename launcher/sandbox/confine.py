@@ -2,9 +2,8 @@
 
 Landlock (Linux 5.13) forbids the files, a seccomp filter all system calls but those of a profile: a computation, or a
 shell with its text tools. Both need no root, work in containers, and cannot be taken back. Landlock does not watch
-`stat`, which every import needs: whether another file exists, its size and its times are hidden by a root folder
-without them (`root`), where the system allows one. Without rules, limits bound time and memory, and forbid nothing
-else.
+`stat`, which every import needs: that another file exists, its size and its times can be seen. Without rules, limits
+bound time and memory, and forbid nothing else.
 """
 
 from __future__ import annotations

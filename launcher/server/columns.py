@@ -2,7 +2,7 @@
 
 An event log is read incrementally: once, then only its new bytes. Steps become columns of 12 bytes a value; of every
 other event only its byte range is kept, so its text is read on demand. What a log undoes (`GOES_BACK`) is dropped,
-as in every view. The least recently used logs are evicted (`LogCache`) and read again on demand.
+as in every view.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 import re
 import struct
-import threading
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -42,7 +40,6 @@ Floats = NDArray[np.float64]
 
 Kind = TypeVar("Kind", bound=Event)
 
-MOST_BYTES = 160 * 2**20  # of all cached columns together
 NO_STEP = -(2**63)  # the step of an event that has none
 _HEAD = re.compile(
     rb'\{(?:"seq":\d+,)?(?:"attempt":\d+,)?"kind":"(\w+)"(?:,"at":[-+.eE\d]+)?(?:,"step":(-?\d{1,18})\b)?'
@@ -259,72 +256,3 @@ def _read_head(line: bytes) -> tuple[str, int | None]:
         return str(node["kind"]), step if isinstance(step, int) and abs(step) < LARGEST else None
     except INVALID:
         return "", None
-
-
-class Growing(Protocol):
-    """What was read of an append-only file."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def read_on(self) -> Self:
-        """The same with what was appended since. Raises `OSError`."""
-
-
-Kept = TypeVar("Kept", bound=Growing)
-
-
-class LogCache:
-    """An LRU cache of what was read of files, at most `most_bytes` in all; the newest stays even if it is larger."""
-
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most, self._entries = most_bytes, OrderedDict[Path, Growing]()
-        self._lock, self._locks = threading.Lock(), dict[Path, threading.Lock]()
-
-    @property
-    def nbytes(self) -> int:
-        with self._lock:
-            return sum(content.nbytes for content in self._entries.values())
-
-    def now(self, empty: Kept) -> Kept:
-        """What the file of `empty.path` holds now; `empty` where there is no such file. Raises other `OSError`."""
-        path = empty.path
-        with self._lock:
-            file_lock = self._locks.setdefault(path, threading.Lock())
-        with file_lock:  # concurrent requests for one file read it once
-            cached = self._entries.get(path)
-            try:
-                content = (cached if isinstance(cached, type(empty)) else empty).read_on()
-            except FileNotFoundError:
-                content = empty
-            with self._lock:
-                self._entries[path] = content
-                self._entries.move_to_end(path)
-                size = sum(entry.nbytes for entry in self._entries.values())
-                while size > self._most and len(self._entries) > 1:
-                    evicted_path, evicted = self._entries.popitem(last=False)
-                    size -= evicted.nbytes
-                    self._locks.pop(evicted_path, None)
-        return content
-
-
-class Memo:
-    """An LRU cache of `most` results that are slow to compute, by their inputs."""
-
-    def __init__(self, most: int = 64) -> None:
-        self._most, self._entries, self._lock = most, OrderedDict[Hashable, Any](), threading.Lock()
-
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key]
-        result = make()
-        with self._lock:
-            self._entries[key] = result
-            while len(self._entries) > self._most:
-                self._entries.popitem(last=False)
-        return result

@@ -57,7 +57,7 @@ LEVELS = {"failed": "critical", "error": "critical", "warning": "warn", "warn": 
 """The level of the alert that a reported status becomes; `info` for all others."""
 _LINE = re.compile(
     rb'\{"seq":[0-9]+,"attempt":([0-9]+)(?:,"session":"([\w.-]+)","row":([0-9]+))?,"kind":"(\w+)","at":([^,]+)'
-    rb'(?:,"(?:step|open)":([\w-]+)(?:,"parent":"([\w.-]+)")?)?'
+    rb'(?:,"(?:step|open)":([\w-]+))?'
 )
 
 
@@ -67,8 +67,6 @@ class LoggerSession(Event):
     they do not know."""
 
     open: bool
-    parent: str = ""
-    """Of a forked process, the session of its parent process, which may not have reported yet."""
     host: str = ""
     program: str = ""
 
@@ -89,7 +87,7 @@ class LoggedRows:
     """When each session began."""
     ended_at: float = 0.0
     open: set[str] = field(default_factory=set)
-    """Sessions that have not ended, and parents of sessions that have not reported yet."""
+    """Sessions that have not ended."""
     alerts: set[tuple[int, str]] = field(default_factory=set)
     """Step and text of each alert, so that none is written twice."""
 
@@ -110,7 +108,7 @@ class LoggedRows:
         self.seq += 1
         if not (match := _LINE.match(line)):
             return
-        attempt, session, row, kind, at, value, parent = match.groups(b"")
+        attempt, session, row, kind, at, value = match.groups(b"")
         self.attempt = int(attempt)
         if session:
             self.following[session.decode()] = int(row) + 1
@@ -118,8 +116,6 @@ class LoggedRows:
             case b"LoggerSession":
                 (self.open.add if value == b"true" else self.open.discard)(session.decode())
                 self.begun.setdefault(session.decode(), float(at))
-                if parent and parent.decode() not in self.following:
-                    self.open.add(parent.decode())
             case b"Started" | b"Resumed":
                 self.status = "running"
             case b"Ended":
@@ -257,8 +253,7 @@ class LoggedJob:
                 }  # fmt: skip
             case "begin":
                 host, program = str(row.get("host", "")), str(row.get("program", ""))
-                parent = str(row.get("parent", ""))
-                return LoggerSession(at=_valid_time(at), open=True, parent=parent, host=host, program=program)
+                return LoggerSession(at=_valid_time(at), open=True, host=host, program=program)
             case "finish":
                 if row.get("how", "finished") not in get_args(How):
                     raise ValueError(f"how: {row['how']!r} is none of {', '.join(get_args(How))}")

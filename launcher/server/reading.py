@@ -16,7 +16,7 @@ from launcher.core.problems import Problem, Problems, short_repr
 from launcher.runs.folder import Folder
 from launcher.server.columns import Columns
 from launcher.server.jobs import Mark
-from launcher.server.services import Services, UsesServices
+from launcher.server.services import Services, UsesServices, read_now
 from launcher.server.values import Uuid
 from launcher.views.read import LogOrRun
 
@@ -40,7 +40,7 @@ class ReadRun:
     @cached_property
     def columns(self) -> Columns:
         """Its steps as arrays, and the index of its other events. Raises `OSError`."""
-        return self.services.logs.now(Columns(self.folder.events))
+        return read_now(self.services.read, Columns(self.folder.events))
 
     def source(self, *kinds: type[Event], steps: Collection[int] = ()) -> LogOrRun:
         """The run as views read it, with events of these kinds only; also only those of these `steps`, where each of

@@ -21,7 +21,7 @@ from launcher.rewards.code import tests_of as read_tests  # another name: pytest
 from launcher.rewards.worker import calls
 from launcher.rewards.worker import tests as worker_tests
 from launcher.rewards.worker.code import PRELUDE
-from launcher.sandbox import confine, root
+from launcher.sandbox import confine
 from launcher.spec.reward import Answer, score_safely
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or bool(confine.missing()), reason="needs Landlock and seccomp")
@@ -130,7 +130,8 @@ def gives(found: Any, expected: str) -> tuple[str, str]:
 @pytest.mark.parametrize(("code", "truth", "passed"), [
     (*gives("1 + 9e-7", "1"), "1"), (*gives("1 + 2e-6", "1"), "0"), (*gives("9e-7", "0.0"), "1"),
     (*gives("2e-6", "0.0"), "0"), (*gives("1e6 + 0.9", "1000000"), "1"), (*gives("1e6 + 2", "1000000"), "0"),
-    (*gives("'1.0'", "1.0"), "0"), (*gives("1.0", '"1.0"'), "0"), (*gives("True", "1"), "0"), (*gives("1", "1"), "1"),
+    (*gives("'1.0'", "1.0"), "0"), (*gives("1.0", '"1.0"'), "0"), (*gives("True", "1"), "0"),
+    (*gives("True", "1.0"), "0"), (*gives("1.0", "true"), "0"), (*gives("1", "1"), "1"),
     (*gives("(1, 2)", "[1, 2]"), "1"), (*gives("[1]", "[1, 2]"), "0"), (*gives("[1, 3]", "[1, 2]"), "0"),
     (*gives("7", "[7]"), "1"), (*gives("7", "[7, 7]"), "0"), (*gives("[7]", "[7]"), "1"), (*gives("7", "[[7]]"), "0"),
     (*gives("{1: 2.0}", '{"1": 2}'), "1"), (*gives("{1: 3}", '{"1": 2}'), "0"), (*gives("{1: 2}", '{"2": 2}'), "0"),
@@ -242,18 +243,13 @@ for line in {FORBIDDEN.strip().splitlines()!r}:
             print('done', line)
     except PermissionError:
         pass
-    except FileNotFoundError:  # under another root
-        if '/' not in line:
-            print('done', line)
 async def later():
     await asyncio.sleep(0)
     return sum(concurrent.futures.ThreadPoolExecutor(2).map(abs, [1, -2]))
 there = os.path.getsize(os.__file__) > 0
 print(os.getuid(), asyncio.run(later()), there, fcntl.fcntl(0, fcntl.F_GETFD) >= 0, os.isatty(1))
-print([path for path in ('/etc/passwd', '/etc/hostname', '/proc/1', 'HERE') if os.path.lexists(path)], os.getcwd())
 """
-"""Says what of it could be done, then that programs work, and which names of other files are seen."""
-USER_NAMESPACES = root.make(["/dev/null"]) is not None
+"""Says what of it could be done, then that programs work."""
 
 
 def tried(here: Path, reward: Code = REWARD) -> list[str]:
@@ -263,9 +259,7 @@ def tried(here: Path, reward: Code = REWARD) -> list[str]:
 
 
 def test_nothing_that_is_forbidden_is_done_and_programs_work(tmp_path: Path) -> None:
-    found = tried(tmp_path)
-    assert found[:-1] == [f"{os.getuid()} 3 True True False"]
-    assert found[-1] == "[] /" or not USER_NAMESPACES
+    assert tried(tmp_path) == [f"{os.getuid()} 3 True True False"]
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "kept"
 
 
@@ -324,8 +318,6 @@ def test_parts_of_the_tests() -> None:
     half = "a, b = map(int, input().split())\nprint(3)"
     assert score(half, PROGRAM, Code(partial=True, workers=1)) == 0.5
     assert score("def add(a, b): return 3", CALLS, Code(partial=True, workers=1)) == 0.5
-    assert score(half, PROGRAM, Code(max_tests=1, workers=1)) == 1.0
-    assert score("def add(a, b): return 3", ASSERTS, Code(max_tests=1, workers=1)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -408,20 +400,6 @@ def test_a_rows_own_solution_is_gold() -> None:
     assert REWARD.reference_response(Answer("", PROGRAM)) is None
 
 
-@pytest.mark.skipif(not USER_NAMESPACES, reason="this system has no user namespaces for this user")
-def test_a_root_that_is_half_open_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    really = os.open
-
-    def without_mounts(path: Any, *of: Any, **more: Any) -> int:
-        if str(path).endswith("/ns/mnt"):
-            raise OSError("too many open files")
-        return really(path, *of, **more)
-
-    monkeypatch.setattr(os, "open", without_mounts)
-    before = os.listdir("/proc/self/fd")
-    assert root.make(["/dev/null"]) is None and os.listdir("/proc/self/fd") == before
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_a_user_without_rights_has_the_same_sandbox() -> None:
     """Python itself must be readable to that user, so a system without one in a common place skips."""
@@ -433,7 +411,9 @@ def test_a_user_without_rights_has_the_same_sandbox() -> None:
         os.chmod(folder, 0o755)
         here = Path(folder) / "here"  # its own: any name in /tmp may be somebody's
         here.mkdir()
-        here.chmod(0o777)  # so that only the sandbox says no
+        (here / "file").write_text("kept")
+        for path in (here, here / "file"):
+            path.chmod(0o777)  # so that only the sandbox says no
         code = (
             "from launcher.rewards.pool import Pool\n"
             "p = Pool('code', {'timeout_s': 20.0, 'cpu_s': 20, 'memory_bytes': 512 << 20, 'strict': True}, 1)\n"
@@ -444,7 +424,5 @@ def test_a_user_without_rights_has_the_same_sandbox() -> None:
             [python, "-c", code], cwd=folder, env={"PYTHONPATH": folder}, user=65534, group=65534, extra_groups=[],
             capture_output=True, text=True,
         )  # fmt: skip
-        assert not list(here.iterdir())
-    *done, works, seen = ran.stdout.splitlines()
-    assert (done, works) == ([], "65534 3 True True False"), ran.stdout + ran.stderr
-    assert seen == "[] /" or not USER_NAMESPACES
+        assert [(path.name, path.read_text()) for path in here.iterdir()] == [("file", "kept")]
+    assert ran.stdout.splitlines() == ["65534 3 True True False"], ran.stdout + ran.stderr

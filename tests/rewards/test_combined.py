@@ -170,26 +170,6 @@ MODEL = "reward.parts.model.path=REWARD_MODEL"
 
 
 @pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        (["reward.parts={gsm8k:1}"], ["reward.parts: none is a model, which rows of style model need; use"
-         f" reward=by_style 'reward.parts={{gsm8k:1,model:1}}' {MODEL}"]),
-        (["reward.parts={model:1}", "reward.parts.model.path=o/r"],
-         ["reward.parts: none is a rule; use reward=weighted, or add one such as gsm8k:1.0"]),
-        (["reward.parts={auto:1,model:2}", "reward.parts.model.path=o/r"], []),
-        (["reward.parts={exact:0,model:1}", "reward.parts.model.path=o/r"],
-         ["reward.weights: all parts that are rules weigh 0; use reward.weights.exact=1"]),
-        (["reward.parts={exact:1,remote:1}", "reward.parts.remote.url=http://a:1"], []),
-        (["reward.parts={exact:1,remote:1}", "reward.parts.remote.url=http://a:1", "reward.parts.remote.kind=rule"],
-         ["reward.parts: none is a model, which rows of style model need; use reward.parts.remote.kind=model"]),
-    ],
-)  # fmt: skip
-def test_both_kinds_of_parts_are_needed(words: list[str], lines: list[str]) -> None:
-    reward = resolve([*WORDS, "reward=by_style", *words]).reward
-    assert list(map(str, reward.problems())) == lines
-
-
-@pytest.mark.parametrize(
     ("reward", "answer", "reason"),
     [
         (Exact(), Answer("", None, style="model"),

@@ -86,16 +86,6 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
     assert ("authorization", "Bearer s3cret") in server.seen[0]
 
 
-def test_headers_of_ones_own_replace_ours_and_the_token_replaces_theirs(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCORE_TOKEN", "s3cret")
-    own = {"accept": "text/json", "authorization": "other", "X-Mine": "1"}
-    score_safely(Remote(url=server.url, token_env="SCORE_TOKEN", headers=own), ANSWERS[:1])
-    sent = [(name, value) for name, value in server.seen[0] if name in ("accept", "authorization", "x-mine")]
-    assert sorted(sent) == [("accept", "text/json"), ("authorization", "Bearer s3cret"), ("x-mine", "1")]
-
-
 NAMED = "reward.url: holds a name or password, which would be kept with the run; use token_env"
 ADDRESS = "reward.url: got {!r}; expected http://host:port/path"
 
@@ -185,13 +175,6 @@ def test_no_fault_tells_the_token(
     assert fault or ("authorization", "Bearer s3cret") in server.seen[0]
 
 
-def test_only_what_is_asked_for_is_sent(server: Server) -> None:
-    told: list[Any] = []
-    server.behave = lambda to, answers, _: (told.extend(answers), say(to, [1.0]))[0]
-    score_safely(Remote(url=server.url, send=("response", "prompt")), ANSWERS[1:2])
-    assert told == [{"response": "x", "prompt": [["user", "q"]]}]
-
-
 NONE = "gave None; expected a number"
 
 
@@ -270,19 +253,3 @@ def test_where_it_stays_away_the_rest_is_not_sent(server: Server) -> None:
     reward = Remote(url=server.url, batch_size=1, max_parallel=2, retries=0)
     found = score_safely(reward, [Answer("")] * 50)
     assert len(server.seen) <= 4 and found.faults[-1] == "not asked: 2 requests before it failed"
-
-
-@pytest.mark.parametrize(
-    ("values", "line"),
-    [
-        ({"headers": {"Authorization": "x"}}, "reward.headers: Authorization would be kept with the run; use "),
-        ({"headers": {"X-Goog-Api-Key": "x"}},
-         "reward.headers: X-Goog-Api-Key would be kept with the run; use token_env"),
-        ({"headers": {"X-Author": "a\nb"}},
-         "reward.headers: 'X-Author' holds characters that a header cannot carry; use printable ASCII characters"),
-        ({"send": ("respons",)}, "reward.send: an answer has no 'respons'; "),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_named(values: dict[str, Any], line: str) -> None:
-    (found,) = map(str, Remote(url="http://h/", **values).problems())
-    assert found.startswith(line)

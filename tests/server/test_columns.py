@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +29,10 @@ from launcher.core.events import (
 )
 from launcher.core.problems import Problems
 from launcher.core.redaction import printable
-from launcher.server.columns import Columns, LogCache
+from launcher.server.columns import Columns
 from launcher.server.curves import axis, curve, metric_nodes, thinned, wanted_names
+from launcher.server.services import read_now
+from launcher.server.shared_cache import SharedCache
 
 VALUES = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0, 3, True, 10**25]))
 METRICS = st.dictionaries(st.sampled_from(["a", "b", "critic/score/mean", "\x1b[2J<b>", "ä,€"]), VALUES, max_size=4)
@@ -146,22 +150,38 @@ def test_axes_and_names(tmp_path):
     assert row == [{"reward": 1.0, "reward_mean": 1.0, "step": 1}, {"reward": "NaN", "reward_mean": "NaN", "step": 2}]
 
 
+def new_cache(most_bytes=2**20):
+    return SharedCache(most_bytes, lambda content: content.nbytes)
+
+
 def test_a_log_that_is_begun_anew_is_read_anew(tmp_path):
-    path, logs = tmp_path / "events.jsonl", LogCache()
+    path, read = tmp_path / "events.jsonl", new_cache()
     path.write_text("".join(to_line(Step(step=n, metrics={"a": n})) + "\n" for n in range(9)))
-    assert logs.now(Columns(path)).steps.size == 9
+    assert read_now(read, Columns(path)).steps.size == 9
     path.unlink()
-    assert logs.now(Columns(path)).steps.size == 0
+    assert read_now(read, Columns(path)).steps.size == 0
     path.write_text(to_line(Step(step=1, metrics={"b": 1.0})) + "\n")
-    assert list(logs.now(Columns(path)).series) == ["b"]
+    assert list(read_now(read, Columns(path)).series) == ["b"]
 
 
 def test_what_is_kept_is_bounded(tmp_path):
     """The logs that nobody asked for lately are forgotten, and read again."""
-    logs, paths = LogCache(most_bytes=40_000), list[Path]()
+    read, paths = new_cache(40_000), list[Path]()
     for number in range(8):
         paths.append(tmp_path / f"{number}.jsonl")
         paths[-1].write_text("".join(to_line(Step(step=n, metrics={"a": float(n)})) + "\n" for n in range(400)))
-        assert logs.now(Columns(paths[-1])).steps.size == 400
-        assert logs.nbytes <= 40_000
-    assert logs.now(Columns(paths[0])).series["a"].values.tolist() == [float(n) for n in range(400)]
+        assert read_now(read, Columns(paths[-1])).steps.size == 400
+        assert read.size <= 40_000
+    assert read_now(read, Columns(paths[0])).series["a"].values.tolist() == [float(n) for n in range(400)]
+
+
+def test_two_threads_that_ask_for_the_same_compute_it_once():
+    calls, cache = list[int](), SharedCache(2, lambda _: 1)
+
+    def compute():
+        calls.append(1)
+        time.sleep(0.05)
+        return len(calls)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(lambda _: cache.get("key", compute), range(8))) == {1}

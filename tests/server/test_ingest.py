@@ -51,19 +51,6 @@ def test_any_batches_with_kills_between_them_store_each_row_once(seed: int, tmp_
     ]
 
 
-def test_a_job_ends_with_its_script_though_a_forked_process_of_it_came_and_ended_first(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "logged" / "job")
-    begin, finish = {"kind": "begin", "at": 999.0}, {"kind": "finish", "at": 1100.0}
-    for session, rows in (("child", [begin | {"parent": "script"}, *metrics(2), finish]), ("script", [begin]),
-                          ("other", [begin | {"parent": "script"}, finish]), ("script", metrics(3)),
-                          ("script", [finish])):  # fmt: skip
-        ingest = Ingest(lambda _: folder)  # which knows only what the log has
-        ingest.store("job", session, ingest.store("job", session, 0, []), rows)
-        ingest.close()
-    ended = [line["kind"] for line in lines_of(folder) if line["kind"] in ("Step", "Resumed", "Ended")]
-    assert ended == ["Step"] * 5 + ["Ended"]
-
-
 def test_a_session_that_ran_beside_one_that_has_ended_undoes_nothing(tmp_path: Path) -> None:
     """While no server ran, both waited; the rows of one come after the end of the other."""
     folder = Folder(tmp_path / "logged" / "job")

@@ -19,7 +19,7 @@ from launcher.config.resolve import resolve
 from launcher.core.episode_record import EpisodeTurn
 from launcher.core.events import TrainingGroup
 from launcher.core.problems import Problems
-from launcher.environments.verifiers import VerifiersEnvironment, interpreter, missing
+from launcher.environments.verifiers import VerifiersEnvironment, interpreter
 from launcher.preflight.checks.environment import Played, Player
 from launcher.spec.environment import Spoken, ToolCall
 from launcher.text.calls import FORMS, read_plain
@@ -190,4 +190,3 @@ def test_what_cannot_be_loaded_is_said(packages: Path) -> None:
         VerifiersEnvironment(id="no-such", python=PYTHON).tools()
     with pytest.raises(Problems, match="has 2 agents"):
         VerifiersEnvironment(id="reverser", args={"id": "user-sim"}, python=PYTHON).tools()
-    assert not missing(PYTHON)

@@ -20,7 +20,7 @@ from launcher.core.numbers import compact
 from launcher.core.problems import short_repr
 from launcher.rewards.code import Code
 from launcher.rewards.format import Format
-from launcher.rewards.length import Length, Overlong
+from launcher.rewards.length import Length
 from launcher.rewards.python import Python
 from launcher.spec.data import Row, make_answer
 from launcher.spec.reward import Answer, Reward, score_safely
@@ -276,10 +276,10 @@ def rows_to_try(reward: Reward, rows: Sequence[Row], *, costly: bool = False) ->
 
 def _is_fixed_rule(leaf: Reward) -> bool:
     """Whether a reward is of this package and scores by a fixed comparison, so that it needs no further trial."""
-    return type(leaf).__module__.startswith("launcher.") and not isinstance(leaf, Python | Length | Overlong)
+    return type(leaf).__module__.startswith("launcher.") and not isinstance(leaf, Python | Length)
 
 
 def awaits_others(reward: Reward, score: float) -> bool:
     """Whether a reward for length, form or code may still score other answers than those tried differently."""
-    return all(isinstance(leaf, Length | Overlong | Code) or (isinstance(leaf, Format) and score < 1)
+    return all(isinstance(leaf, Length | Code) or (isinstance(leaf, Format) and score < 1)
                for leaf in reward.leaves())  # fmt: skip

@@ -26,7 +26,7 @@ from typing import Any
 from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker.calls import serve
 from launcher.rewards.worker.tests import run
-from launcher.sandbox import confine, root
+from launcher.sandbox import confine
 
 MOST_OUTPUT = 4 * 2**20  # bytes of a program's output
 LIBRARIES = ("bisect", "collections", "functools", "heapq", "itertools", "math", "random", "re", "string", "typing")
@@ -45,7 +45,7 @@ def load(settings: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
     sys.path[:] = [path for path in sys.path if any(_is_within(path, folder) for folder in readable)]
     sys.argv = ["solution.py"]
     rules = confine.ruleset(readable) if settings["strict"] else None
-    limits = {**settings, "rules": rules, "root": root.make({*readable, *sys.path}) if settings["strict"] else None}
+    limits = {**settings, "rules": rules}
     for name in LIBRARIES:
         importlib.import_module(name)  # once, instead of in every fork
     return lambda request: _run_programs(request, limits) if "inputs" in request else _run_tests(request, limits)
@@ -185,9 +185,6 @@ def _fork(child: Child) -> int:
 
 def _drop_rights(files: Mapping[int, int], keep: tuple[int, ...], limits: Mapping[str, Any]) -> None:
     """Drop all rights and close all descriptors but `keep`; `files` maps descriptors 0 to 2 to those they become."""
-    if limits["root"]:
-        root.enter(limits["root"])
-        confine.die_with_parent()  # again: changing privileges resets it
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(files.get(number, nothing), number)

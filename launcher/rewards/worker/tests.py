@@ -52,7 +52,8 @@ def _equal(result: Any, expected: Any) -> bool:
     """Equal as JSON: tuples are lists; floats may differ by 1e-6, relative or absolute."""
     if isinstance(result, float | Fraction | Decimal) or isinstance(expected, float):
         numbers = isinstance(result, int | float | Fraction | Decimal) and isinstance(expected, int | float)
-        return numbers and math.isclose(result, expected, rel_tol=1e-6, abs_tol=1e-6)
+        is_truth = isinstance(result, bool) or isinstance(expected, bool)
+        return numbers and not is_truth and math.isclose(result, expected, rel_tol=1e-6, abs_tol=1e-6)
     if isinstance(result, list | tuple | deque | range) and isinstance(expected, list):
         return len(result) == len(expected) and all(map(_equal, result, expected))
     if isinstance(result, dict) and isinstance(expected, dict):

@@ -19,6 +19,7 @@ from launcher.server.answers import Json
 from launcher.server.columns import Ints
 from launcher.server.problems import declared
 from launcher.server.reading import PageNumber, PageSize, ReadRun, StepNumber, UsesRun, page_of
+from launcher.server.services import read_now
 from launcher.server.tokens import NAME, TokenPlaces
 from launcher.server.values import ListPage, Number, Text
 from launcher.views.samples import Wanted, answers_of, changed_words, compare_samples
@@ -277,7 +278,7 @@ def _find_group(run: ReadRun, step: int, group: int) -> TrainingGroup:
 
 def _token_places(run: ReadRun) -> TokenPlaces:
     file = run.folder.path / NAME
-    return run.services.logs.now(TokenPlaces(run.inside(file))) if file.is_file() else TokenPlaces(file)
+    return read_now(run.services.read, TokenPlaces(run.inside(file))) if file.is_file() else TokenPlaces(file)
 
 
 def _answer_node(answer: Sample, *, tokens: bool = False) -> dict[str, Any]:

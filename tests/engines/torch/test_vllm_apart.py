@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from launcher.engines.torch.rollout.generator import make_requests
@@ -127,12 +128,16 @@ def test_questions_are_split_evenly_and_each_is_asked_once(
         assert [number for part in mine for number in range(count)[part]] == list(range(count))
 
 
+def sent(message: dict[str, Any]) -> Any:
+    return orjson.loads(orjson.dumps(message))
+
+
 def test_what_is_asked_and_answered_comes_through_unchanged() -> None:
     keys = np.array([2**64 - 1, 0, 7, 8], np.uint64)
     mine = generation_requests(make_requests([[1, 2], [1, 2]], keys, 0.7))
     assert [seed for _, seed, _ in mine] == [2**63 - 1, 0, 3, 4]  # the halves of what a uint64 holds
-    assert unpack_requests(pack_requests(mine, 0.7, [1, 9])) == (mine, 0.7, [1, 9])
-    assert unpack_requests(pack_requests([], 1.0, [1])) == ([], 1.0, [1])
+    assert unpack_requests(sent(pack_requests(mine, 0.7, [1, 9]))) == (mine, 0.7, [1, 9])
+    assert unpack_requests(sent(pack_requests([], 1.0, [1]))) == ([], 1.0, [1])
     output = [Turn([4, 1], stop="end", logp=[-0.1, -1e-300]), Turn([5], stop="length", logp=[-0.30000000000000004])]
-    assert list(unpack_turns(pack_turns(output))) == output
-    assert list(unpack_turns(pack_turns([]))) == []
+    assert list(unpack_turns(sent(pack_turns(output)))) == output
+    assert list(unpack_turns(sent(pack_turns([])))) == []

@@ -108,8 +108,10 @@ class ColocatedVllmGenerator(Generator):
             self.copy.load_weights(self.exported)
             self.loaded = self.model.version
         self.copy.wake("kv_cache")
-        yield {"timing_s/update_weights": time.perf_counter() - began}
-        self._sleep()
+        try:
+            yield {"timing_s/update_weights": time.perf_counter() - began}
+        finally:
+            self._sleep()
 
     def _sleep(self) -> None:
         self.copy.sleep()

@@ -1,29 +1,26 @@
 """Communication between processes that train and processes that sample.
 
 Ranks are the plan's: trainers first, then samplers. They use the trainers' rendezvous address, and process groups apart
-from the trainers' own. Trainer 0 leads: samplers act only on its messages. JSON, arrays and tensors' bytes are sent,
-never code. Weights go from trainer 0 to all samplers at once, between GPUs by NCCL; all else goes through CPU memory. A
+from the trainers' own. Trainer 0 leads: samplers act only on its messages. JSON and tensors' bytes are sent, never
+code. Weights go from trainer 0 to all samplers at once, between GPUs by NCCL; all else goes through CPU memory. A
 process whose partner has ended fails with `RuntimeError`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
+import orjson
 import torch
 import torch.distributed as dist
-from safetensors.numpy import load, save
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from launcher.engines.torch.parallel.world import TIMEOUT
 
-Arrays = Mapping[str, np.ndarray]
 BUNDLE = 64 * 2**20
 ENDLESS = timedelta(days=365)  # samplers may wait for hours; a process that ends closes its connection
 
@@ -61,35 +58,24 @@ class Link:
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=self._among, rank=rank, world_size=size, timeout=TIMEOUT)
 
-    # ---- messages and arrays
+    # ---- messages
 
     def send_message(self, to: int, **node: Any) -> None:
-        self._send(to, json.dumps(node).encode())
-
-    def receive_message(self, source: int) -> dict[str, Any]:
-        node: dict[str, Any] = json.loads(self._receive(source))
-        return node
-
-    def send_arrays(self, to: int, arrays: Arrays) -> None:
-        self._send(to, save(dict(arrays)))
-
-    def receive_arrays(self, source: int) -> Arrays:
-        return load(self._receive(source))
-
-    def send_to_team(self, speaker: int, arrays: Arrays) -> None:
-        for sampler in range(speaker, speaker + self.team):
-            self.send_arrays(sampler, arrays)
-
-    def _send(self, to: int, data: bytes) -> None:
+        data = orjson.dumps(node)
         for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
             self._messages.send([tensor], to, 0).wait()
 
-    def _receive(self, source: int) -> bytes:
+    def receive_message(self, source: int) -> dict[str, Any]:
         length = torch.zeros(1, dtype=torch.int64)
         self._messages.recv([length], source, 0).wait()
         data = torch.empty(int(length.item()), dtype=torch.uint8)
         self._messages.recv([data], source, 0).wait()
-        return data.numpy().tobytes()
+        node: dict[str, Any] = orjson.loads(data.numpy().tobytes())
+        return node
+
+    def send_to_team(self, speaker: int, **node: Any) -> None:
+        for sampler in range(speaker, speaker + self.team):
+            self.send_message(sampler, **node)
 
     # ---- weights
 

@@ -1,16 +1,16 @@
 """Between trainers and samplers: the description from which vLLM builds the model before its weights arrive, and
-requests and answers, serialised as arrays."""
+requests and answers as messages."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.generator import Request
@@ -60,56 +60,24 @@ def split_evenly(count: int, before: int, total: int, parts: int) -> list[slice]
     return [slice(*pair) for pair in pairwise(ends)]
 
 
-def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> dict[str, np.ndarray]:
-    """Requests as arrays, each prompt once. `ends` are the end-of-sequence tokens."""
-    prompts, counts = list[list[int]](), list[int]()
-    for _, same in groupby(mine, key=lambda one: id(one[0])):
-        group = list(same)
-        prompts.append(group[0][0])
-        counts.append(len(group))
-    return {
-        **_pack_lists("prompt", prompts),
-        "counts": np.array(counts, np.int64),
-        "seeds": np.array([seed for _, seed, _ in mine], np.int64),
-        "answered": np.array([answered for _, _, answered in mine], np.int64),
-        "temperature": np.array([temperature], np.float64),
-        "ends": np.array(ends, np.int64),
-    }
+def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> dict[str, Any]:
+    """Requests as a message, each prompt once. `ends` are the end-of-sequence tokens."""
+    groups = (list(same) for _, same in groupby(mine, key=lambda one: id(one[0])))
+    prompts = [(same[0][0], [(seed, answered) for _, seed, answered in same]) for same in groups]
+    return {"prompts": prompts, "temperature": temperature, "ends": list(ends)}
 
 
-def unpack_requests(arrays: Mapping[str, np.ndarray]) -> tuple[list[GenerationRequest], float, list[int]]:
+def unpack_requests(message: Mapping[str, Any]) -> tuple[list[GenerationRequest], float, list[int]]:
     """The inverse of `pack_requests`."""
-    seeds = zip(arrays["seeds"].tolist(), arrays["answered"].tolist(), strict=True)
-    prompts = zip(_unpack_lists("prompt", arrays), arrays["counts"].tolist(), strict=True)
-    mine = [(prompt, *next(seeds)) for prompt, count in prompts for _ in range(count)]
-    return mine, float(arrays["temperature"][0]), arrays["ends"].tolist()
+    mine = [(prompt, seed, answered) for prompt, same in message["prompts"] for seed, answered in same]
+    return mine, message["temperature"], message["ends"]
 
 
-def pack_turns(found: Sequence[Turn]) -> dict[str, np.ndarray]:
-    return {
-        **_pack_lists("token", [turn.tokens for turn in found]),
-        "cut": np.array([turn.stop == "length" for turn in found], np.bool_),
-        "logp": np.array([logp for turn in found for logp in turn.logp], np.float64),
-    }
+def pack_turns(turns: Sequence[Turn]) -> dict[str, Any]:
+    return {"turns": [(turn.tokens, turn.stop, turn.logp) for turn in turns]}
 
 
-def unpack_turns(arrays: Mapping[str, np.ndarray]) -> Iterator[Turn]:
+def unpack_turns(message: Mapping[str, Any]) -> Iterator[Turn]:
     """The inverse of `pack_turns`."""
-    logp, start = arrays["logp"].tolist(), 0
-    for tokens, cut in zip(_unpack_lists("token", arrays), arrays["cut"].tolist(), strict=True):
-        yield Turn(tokens, stop="length" if cut else "end", logp=logp[start : start + len(tokens)])
-        start += len(tokens)
-
-
-def _pack_lists(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    return {
-        f"{name}s": np.array([token for row in rows for token in row], np.int64),
-        f"{name}_lengths": np.array([len(row) for row in rows], np.int64),
-    }
-
-
-def _unpack_lists(name: str, arrays: Mapping[str, np.ndarray]) -> Iterator[list[int]]:
-    tokens, start = arrays[f"{name}s"].tolist(), 0
-    for length in arrays[f"{name}_lengths"].tolist():
-        yield tokens[start : start + length]
-        start += length
+    for tokens, stop, logp in message["turns"]:
+        yield Turn(tokens, stop=stop, logp=[math.nan if value is None else value for value in logp])  # null in JSON

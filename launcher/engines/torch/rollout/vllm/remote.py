@@ -74,8 +74,8 @@ class RemoteVllmGenerator(Generator):
         parts = split_evenly(len(mine), sum(counts[: world.RANK]), sum(counts), len(link.speakers))
         self._command(do="write")
         for speaker, part in zip(link.speakers, parts, strict=True):
-            link.send_to_team(speaker, pack_requests(mine[part], temperature, self.model.eos))
-        return [answer for speaker in link.speakers for answer in unpack_turns(link.receive_arrays(speaker))]
+            link.send_to_team(speaker, **pack_requests(mine[part], temperature, self.model.eos))
+        return [answer for speaker in link.speakers for answer in unpack_turns(link.receive_message(speaker))]
 
     def close(self) -> None:
         self._command(do="end")

@@ -69,10 +69,10 @@ def serve(link: Link, start: Callable[[ModelDescription], VllmModel]) -> None:
         if do == "take":
             _load_weights(link, copy)
             continue
-        received = [messages.unpack_requests(link.receive_arrays(trainer)) for trainer in link.trainers]
+        received = [messages.unpack_requests(link.receive_message(trainer)) for trainer in link.trainers]
         for trainer, turns in zip(link.trainers, _generate(copy, received), strict=True):
             if link.rank in link.speakers:
-                link.send_arrays(trainer, messages.pack_turns(turns))
+                link.send_message(trainer, **messages.pack_turns(turns))
     copy.close()
 
 
