@@ -1,6 +1,6 @@
 """The server's database: SQLite in WAL mode in the run root, or PostgreSQL.
 
-Jobs are only indexed here: `--reindex` rebuilds them from their folders.
+Jobs are only indexed here: `--reindex` rebuilds them from their folders. Tokens are stored only here, as digests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, String, Text, create_engine, event, make_url, select
+from sqlalchemy import JSON, Float, String, Text, create_engine, event, make_url, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -42,6 +42,16 @@ class KeyRow(Base):
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
     uuid: Mapped[str] = mapped_column(String(128))
+
+
+class TokenRow(Base):
+    """A token that was given out, by its SHA-256."""
+
+    __tablename__ = "tokens"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    scope: Mapped[str] = mapped_column(String(16))
+    who: Mapped[str] = mapped_column(Text, default="")
+    at: Mapped[float] = mapped_column(Float)
 
 
 class Database:

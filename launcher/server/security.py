@@ -16,7 +16,7 @@ from starlette.types import Scope as Connection
 
 from launcher.core.problems import Problem
 from launcher.core.redaction import is_secret_name
-from launcher.server.access import Scope, scope_of
+from launcher.server.access import AccessTokens, Holder, Scope
 from launcher.server.problems import document
 
 READS = ("GET", "HEAD", "OPTIONS")
@@ -80,9 +80,10 @@ class Refusal:
 class Guard:
     """ASGI middleware that refuses requests before they reach the application."""
 
-    def __init__(self, app: ASGIApp, token: str, names: frozenset[str], limits: RequestLimits | None = None) -> None:
-        """`token` is the server's own, "" where none is wanted; `names` may stand in the Host header."""
-        self._app, self._token, self._names, self._limits = app, token, names, limits or RequestLimits()
+    def __init__(
+        self, app: ASGIApp, tokens: AccessTokens, names: frozenset[str], limits: RequestLimits | None = None
+    ) -> None:
+        self._app, self._tokens, self._names, self._limits = app, tokens, names, limits or RequestLimits()
         self._open = {"http": 0, "websocket": 0}
         self._held_bytes = 0
 
@@ -166,12 +167,17 @@ class Guard:
         return None
 
     def _check_token(self, connection: Connection) -> Refusal | None:
-        given, wanted = scope_of(_token_of(connection), self._token), _scope_for(connection)
-        if given is None:
+        token = _token_of(connection)
+        holder = self._tokens.holder(token) if token else None
+        if holder is None and not self._tokens.are_wanted and not token:
+            holder = Holder("admin")
+        if holder is None:
             fix = "send Authorization: Bearer TOKEN; the server printed one when it started"
             return Refusal(401, "Authorization", "has no token that is known here", fix)
-        if wanted == "launch" and given == "read":
-            return Refusal(403, "Authorization", "the token may only read", "use the one with the scope launch")
+        scope = _scope_of(connection)
+        if not holder.may(scope):
+            return Refusal(403, "Authorization", f"the token may {holder.scope}", f"use one with the scope {scope}")
+        connection["who"] = holder.who
         return None
 
     def _check_body(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
@@ -219,7 +225,9 @@ def _token_of(connection: Connection) -> str:
     return next((name.removeprefix(SUBPROTOCOL) for name in subprotocols if name.startswith(SUBPROTOCOL)), "")
 
 
-def _scope_for(connection: Connection) -> Scope:
+def _scope_of(connection: Connection) -> Scope:
+    if connection["path"].startswith("/api/tokens"):
+        return "admin"
     return "read" if connection["type"] == "websocket" or connection["method"] in READS else "launch"
 
 

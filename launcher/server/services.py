@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
+from launcher.server.access import AccessTokens
 from launcher.server.columns import Columns
 from launcher.server.database import Database
 from launcher.server.ingest import Ingest
@@ -34,7 +35,7 @@ class ServerSettings:
     database: str = ""
     """An SQLAlchemy address; empty for SQLite in the run root."""
     token: str = ""
-    """Its own bearer token, with the scope `launch`; empty where requests need none."""
+    """The bearer token that every request must send; empty for none."""
     reindex: bool = False
     """Whether the index of jobs is rebuilt from their folders."""
     host: str = "127.0.0.1"
@@ -49,6 +50,7 @@ class Services:
     database: Database
     jobs: Jobs
     launching: Launching
+    tokens: AccessTokens
     ingest: Ingest
     read: SharedCache = field(default_factory=lambda: SharedCache(MOST_BYTES, lambda content: content.nbytes))
     """What was read of files of recently requested runs, by path."""

@@ -17,7 +17,6 @@ from starlette.websockets import WebSocketDisconnect
 
 from launcher.core.problems import Problems
 from launcher.server import listening, security
-from launcher.server.access import read_token
 from launcher.server.listening import UNREAD_BYTES, UNREAD_S, listen
 from launcher.server.security import HEADERS, Guard, RequestLimits
 from tests.server.conftest import write_run
@@ -71,7 +70,7 @@ def test_a_form_of_another_page(idle, kind):
 
 def test_a_token_is_wanted_and_has_a_scope(serve):
     client = serve(token=OWN)
-    own, reads = ({"Authorization": f"Bearer {token}"} for token in (OWN, read_token(OWN)))
+    own = {"Authorization": f"Bearer {OWN}"}
     bad = ({"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {OWN}"}, {"Cookie": f"token={OWN}"})
     for headers in ({}, *bad):
         for path in ("/api/jobs", "/metrics", "/api/%6aobs"):
@@ -83,10 +82,22 @@ def test_a_token_is_wanted_and_has_a_scope(serve):
         client.websocket_connect("ws://localhost:8000/api/stream", subprotocols=["bearer.wrong"]),
     ):
         pass
-    assert client.get("/api/jobs", headers=reads).status_code == 200
-    for path in ("/api/plan", "/api/jobs", "/api/jobs/x/stop"):
-        is_refused(client.post(path, json=BODY, headers=reads), 403)
-    assert client.post("/api/jobs", json=BODY, headers=own).status_code == 201
+    given = {}
+    for scope in ("read", "launch"):
+        made = client.post("/api/tokens", json={"scope": scope, "who": "ada"}, headers=own).json()["token"]
+        given[scope] = {"Authorization": f"Bearer {made}"}
+    assert client.get("/api/jobs", headers=given["read"]).status_code == 200
+    is_refused(client.post("/api/plan", json=BODY, headers=given["read"]), 403)
+    made = client.post("/api/jobs", json=BODY, headers=given["launch"])
+    assert (made.status_code, made.json()["who"]) == (201, "ada")
+    is_refused(client.get("/api/tokens", headers=given["launch"]), 403)
+    shown = client.get("/api/tokens", headers=own).text
+    assert OWN not in shown
+    again = serve(token=OWN)
+    assert again.get("/api/jobs", headers=given["read"]).status_code == 200
+    for each in json.loads(shown):
+        assert client.delete(f"/api/tokens/{each['id']}", headers=own).status_code == 204
+    is_refused(client.get("/api/jobs", headers=given["read"]), 401)
     assert client.get("/healthz").status_code == client.get("/").status_code == 200
 
 
@@ -313,7 +324,9 @@ def test_a_request_and_a_socket_too_many_are_refused_until_others_end(idle):
             entered.set()
             await may_end.wait()
 
-        guard = Guard(answer, "", frozenset({"localhost"}), RequestLimits(requests=1, sockets=1))
+        guard = Guard(
+            answer, idle.app.state.services.tokens, frozenset({"localhost"}), RequestLimits(requests=1, sockets=1)
+        )
         found = []
         for kind in ("http", "websocket"):
             entered.clear()

@@ -12,12 +12,14 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from launcher import __version__
+from launcher.server.access import AccessTokens
 from launcher.server.database import Database
 from launcher.server.ingest import Ingest, folder_for
 from launcher.server.jobs import Jobs
 from launcher.server.launching import Launching
 from launcher.server.problems import MEDIA, add_handlers, declared
 from launcher.server.routes import (
+    access,
     answers,
     curves,
     health,
@@ -34,12 +36,12 @@ from launcher.server.routes import (
 from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, health, page)
+ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, access, health, page)
 """Modules with a `router`, in matching order."""
 ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
 
 Errors are problem documents (RFC 9457). Where the server wants a token, send `Authorization: Bearer TOKEN`; its scope
-is `read` or `launch`, which is running code on the server's machine."""
+is `read`, `launch` (which is running code on the server's machine) or `admin`."""
 
 
 class Application(FastAPI):
@@ -47,7 +49,7 @@ class Application(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         services: Services = self.state.services
-        return Guard(super().build_middleware_stack(), services.settings.token, names_of(services.settings.host))
+        return Guard(super().build_middleware_stack(), services.tokens, names_of(services.settings.host))
 
     def openapi(self) -> dict[str, Any]:
         """The schema, with the media type of problem documents and the bearer token."""
@@ -73,7 +75,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     registry = Jobs(settings.root, settings.also, database)
     launching = Launching(registry)
     registry.at_each_look.append(launching.collect)
-    services = Services(settings, database, registry, launching, Ingest(partial(folder_for, registry)))
+    tokens, reports = AccessTokens(settings.token, database), Ingest(partial(folder_for, registry))
+    services = Services(settings, database, registry, launching, tokens, reports)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel, Field, create_model
 
 from launcher.server.answers import Json, RedactedJson
@@ -56,6 +57,7 @@ def _new_job(body: BaseModel) -> NewJob:
 def create_job(
     body: NewJobBody,  # type: ignore[valid-type]
     services: UsesServices,
+    request: Request,
     dry_run: Annotated[bool, Query(description="Create nothing: answer with the plan.")] = False,
     idempotency_key: Annotated[Text, Header(max_length=255, description="The same key and body make one job.")] = "",
 ) -> Json:
@@ -63,7 +65,8 @@ def create_job(
     new = _new_job(body)
     if dry_run:
         return RedactedJson(services.launching.plan(new))
-    job, is_new = services.launching.create(new, idempotency_key)
+    about = {"who": request.scope.get("who", ""), **new.about}
+    job, is_new = services.launching.create(replace(new, about=about), idempotency_key)
     return Json(job.node, 201 if is_new else 200)
 
 
