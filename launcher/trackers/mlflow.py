@@ -45,6 +45,7 @@ class MLflow(Tracker):
         runs = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'", max_results=1)
         tracked = runs[0] if runs else self._create(experiment, run)
         self._id, self.where = tracked.info.run_id, uri
+        self._sent: dict[str, set[tuple[int, int]]] | None = {} if runs else None
         return int(tracked.data.tags.get(ROW, -1))
 
     def _create(self, experiment: str, run: TrackedRun) -> Run:
@@ -62,11 +63,22 @@ class MLflow(Tracker):
             if step.samples:
                 lines = [json.dumps(writable(asdict(sample)), ensure_ascii=False) for sample in step.samples]
                 self._client.log_text(self._id, "\n".join(lines) + "\n", f"samples/step_{step.step}.jsonl")
-        metrics = (Metric(_name(name), value, int(step.at * 1000), step.step)
-                   for step in steps for name, value in step.metrics.items())  # fmt: skip
-        for chunk in _chunks(metrics, MOST_METRICS):
-            self._client.log_batch(self._id, metrics=chunk)
+        for metrics in _chunks(self._unsent_metrics(steps), MOST_METRICS):
+            self._client.log_batch(self._id, metrics=metrics)
         self._client.set_tag(self._id, ROW, str(steps[-1].row))
+        self._sent = None  # only the first call may find that a part was sent
+
+    def _unsent_metrics(self, steps: Sequence[TrackedStep]) -> Iterator[Metric]:
+        """The metrics that an earlier call, which was cut off, has not sent."""
+        for step in steps:
+            at = int(step.at * 1000)
+            for key, value in step.metrics.items():
+                name = _name(key)
+                if self._sent is not None and name not in self._sent:
+                    history = self._client.get_metric_history(self._id, name)
+                    self._sent[name] = {(entry.timestamp, entry.step) for entry in history}
+                if self._sent is None or (at, step.step) not in self._sent[name]:
+                    yield Metric(name, value, at, step.step)
 
     def close(self, how: How | None) -> None:
         if how:

@@ -21,7 +21,7 @@ import pytest
 
 from launcher.core.events import Restarted, Step
 from launcher.trackers.sending import Sender
-from launcher.trackers.tracker import read_state, write_state
+from launcher.trackers.tracker import Remembered, read_state, write_state
 from launcher.views.read import find
 
 
@@ -219,6 +219,20 @@ def test_mlflows_client_finds_every_value(folder, awkward, expected, store, tmp_
     assert len(client.list_artifacts(run.info.run_id, "samples")) == 2  # of steps 0 and 6; that of 12 is undone
 
 
+@needs("mlflow")
+def test_what_mlflow_has_already_is_not_sent_again(folder):
+    folder.write([Step(at=float(n), step=n, metrics={"a": n / 7, "b": 1.0}) for n in range(5)])
+    send(folder, "mlflow")
+    client = read("mlflow.tracking", "MlflowClient")(tracking_uri=f"sqlite:///{folder.path}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    client.set_tag(run.info.run_id, "rlrun.row", "1")  # as if a kill had come before it was set
+    write_state(folder.path, "mlflow", Remembered(read_state(folder.path, "mlflow").id))
+    folder.write([Step(at=5.0, step=5, metrics={"a": 5 / 7})])
+    send(folder, "mlflow")
+    assert [each.step for each in client.get_metric_history(run.info.run_id, "a")] == [0, 1, 2, 3, 4, 5]
+    assert len(client.get_metric_history(run.info.run_id, "b")) == 5
+
+
 @needs("trackio")
 def test_trackios_database_holds_every_value(folder, awkward, expected):
     send_in_pieces(folder, "trackio", awkward)
@@ -240,6 +254,28 @@ def test_swanlabs_files_hold_every_value(folder, awkward, expected):
 
 
 @needs("swanlab")
+def test_a_row_that_a_kill_has_cut_is_completed_once(folder):
+    """Its file is cut behind each value of the last row; a row of three values and the step has four places."""
+    folder.write([Step(at=float(n), step=n, metrics={"a": 1.0, "b": 2.0, "c": n / 7}) for n in range(4)])
+    send(folder, "swanlab")
+    (file,) = folder.path.glob("swanlog/run-*/run-*.swanlab")
+    whole, data, left = of_swanlab(folder.path), file.read_bytes(), 16
+    for size in range(len(data), 0, -1):
+        os.truncate(file, size)
+        if len(of_swanlab(folder.path)) == left:
+            continue
+        left -= 1
+        assert send(folder, "swanlab") == 1, left
+        assert Counter(of_swanlab(folder.path)) == Counter(whole)
+        assert send(folder, "swanlab") == 0
+        for other in {*folder.path.glob("swanlog/run-*/run-*.swanlab")} - {file}:
+            other.unlink()
+        if left == 12:
+            break
+    assert left == 12
+
+
+@needs("swanlab")
 def test_swanlab_without_a_key_says_once_what_to_do(folder, awkward, monkeypatch):
     monkeypatch.setenv("SWANLAB_MODE", "online")
     monkeypatch.delenv("SWANLAB_API_KEY", raising=False)
@@ -253,22 +289,26 @@ def test_swanlab_without_a_key_says_once_what_to_do(folder, awkward, monkeypatch
 # ---- kill -9
 
 
+KILLED = ("tensorboard", "wandb", "swanlab", "trackio", "mlflow")
+
+
 def sent_steps(folder, name: str) -> list[int]:
     if name == "tensorboard":
         return [each.step for each in of_tensorboard(folder.path / "tensorboard").Scalars("a")]
+    if name == "wandb":
+        return sorted(row["_step"] for row in of_wandb(folder.path))
+    if name == "swanlab":
+        return sorted(step for key, step, _ in of_swanlab(folder.path) if key == "a")
     if name == "trackio":
         storage = read("trackio.sqlite_storage", "SQLiteStorage")
         return [row["step"] for run in storage.get_runs("p") for row in storage.get_logs("p", run, max_points=10**6)]
     client = read("mlflow.tracking", "MlflowClient")(tracking_uri=f"sqlite:///{folder.path}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
-    return sorted({each.step for each in client.get_metric_history(run.info.run_id, "a")})  # some come twice
-
-
-KILLED = ("tensorboard", "trackio", "mlflow")
+    return sorted(each.step for each in client.get_metric_history(run.info.run_id, "a"))
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in KILLED])
-def test_killed_in_the_middle_nothing_is_lost(folder, name, kill_once_sent):
+def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder, name, kill_once_sent):
     """Three kills, each once some of the steps have arrived: the first as soon as the tracker is open."""
     steps, chance = 2000, random.Random(1)
     folder.write([Step(at=float(n), step=n, metrics={"a": n / 7, "b": 1.0}) for n in range(steps)])
