@@ -42,14 +42,14 @@ BELOW = {
     "engines.torch.rollout": "core spec text engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core spec",
     "engines.verl.config": "core config.names engines.verl.rules",
-    "engines.verl": ("core config.names spec data logs models rewards engines engines.verl.config engines.verl.rules"),
-    "reports": "core spec health monitor runs views config",
+    "engines.verl": "core config.names spec data logs models rewards engines engines.verl.config engines.verl.rules",
+    "reports": "core health monitor runs views config",
     "config.reference": "core spec config.names config",
     "engines.torch.train": (
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),
     "preflight.checks": "core clusters.nodes health hubs spec data models clusters.ray rewards text runs config",
-    "cli": "core hubs logs monitor config.reference views",
+    "cli": "core hubs logs monitor views",
     "engines": "core clusters.local",
     "engines.torch": (
         "core spec data models rewards text engines.torch.model engines.torch.parallel "
@@ -71,7 +71,7 @@ BELOW = {
     "tools.importing": ("core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"),
     "cli.commands": (
         "core clusters.nodes health hubs logger spec data models monitor clusters.ray tools.merge runs config trackers "
-        "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
+        "config.reference cli views preflight reports engines.torch tools tools.doctor tools.importing "
         "launch preflight.checks server server.routes"
     ),
     "server": "core logs monitor runs views spec preflight launch",

@@ -21,11 +21,6 @@ app = CommandGroup()
 DEFAULTS = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}
 
 
-@app.callback()
-def main() -> None:
-    """A group of one command is a group, too."""
-
-
 @app.command("check")
 def check(
     overrides: Overrides = None,

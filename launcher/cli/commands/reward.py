@@ -20,11 +20,6 @@ from launcher.tools.reward_bench import AnswerKind, BenchReport
 app = CommandGroup()
 
 
-@app.callback()
-def main() -> None:
-    """A group of one command is a group, too."""
-
-
 @app.command("bench")
 def bench(
     overrides: Overrides = None,

@@ -57,8 +57,7 @@ def choose(by: RunRequest, resume: str | None, root: Path, multirun: bool, paral
 
 
 def _begin(by: RunRequest, parallel: int | None) -> points.Sweep:
-    with _report_planning() as watch:
-        planned = points.plan(by.texts, by.config_dir, watch=watch)
+    planned = points.plan(by.texts, by.config_dir, watch=_report_planning())
     return points.begin(by.texts, by.config_dir, planned, parallel or None)
 
 
@@ -91,8 +90,7 @@ def answer_sweep(path: Path) -> CommandAnswer:
 
 def plan(by: RunRequest, *, here: bool = False) -> CommandAnswer:
     """The points of a sweep, and what would fail; exit code 1 where anything would."""
-    with _report_planning() as watch:
-        planned = points.plan(by.texts, by.config_dir, partial(problems, here=here), watch)
+    planned = points.plan(by.texts, by.config_dir, partial(problems, here=here), _report_planning())
     ok = not any(each.problems for each in planned)
     nodes = [
         {
@@ -114,17 +112,15 @@ def _say_plan(planned: list[points.Planned]) -> None:
     say(f"{count}, {sum(bool(each.problems) for each in planned)} would fail", "dim")
 
 
-@contextmanager
-def _report_planning() -> Iterator[points.OnCount]:
-    """The callback that reports the progress of planning now and then, and its end if it reported before."""
-    seldom, shown = Seldom(), list[int]()
+def _report_planning() -> points.OnCount:
+    """The callback that reports the progress of planning now and then."""
+    seldom = Seldom()
 
     def watch(done: int, every: int) -> None:
-        if seldom.due() or (shown and done == every):
-            shown.append(done)
+        if seldom.due():
             tell(f"planned {done:,} of {every:,} points")
 
-    yield watch
+    return watch
 
 
 @contextmanager
