@@ -219,7 +219,7 @@ def _finish(
     request: MergeRequest, draft: Path, inputs: Mapping[str, ModelFolder], parameters: Mapping[str, Any],
     notes: Sequence[Problem] = (),
 ) -> MergeResult:  # fmt: skip
-    """Write the texts and the record of what was merged, and read the weights back. Raises `Problems` for NaN and inf."""
+    """Write the texts and the record of the merge, and read the weights back. Raises `Problems` for NaN and inf."""
     for name, text in request.texts.items():
         (draft / name).write_text(redact(text), encoding="utf-8")
     sources = [
