@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import re
 import shlex
-from collections.abc import Iterable
 
 from launcher.core.files import open_file
 
 _BOMS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
          codecs.BOM_UTF16_BE: "UTF-16"}  # fmt: skip
-_NON_ASCII = re.compile(rb"[\x80-\xff]+")
 _SIGNATURES = (
     (b"PK\x03\x04", "a ZIP archive or a workbook of Excel", "save its rows as CSV"),
     (b"\xd0\xcf\x11\xe0", "a workbook of Excel", "save its rows as CSV"),
@@ -34,13 +31,6 @@ def other_content(name: str) -> tuple[str, str] | None:
             return what, fix
     encoding = next((name for mark, name in _BOMS.items() if head.startswith(mark)), "")
     return (encoding, to_utf8(name, encoding)) if encoding else None
-
-
-def probable_encoding(lines: Iterable[bytes]) -> str:
-    """WINDOWS-1252 for non-UTF-8 lines whose non-ASCII bytes are mostly single letters, as in Western European
-    languages; empty otherwise."""
-    non_ascii = _NON_ASCII.findall(b"\n".join(lines))
-    return "WINDOWS-1252" if non_ascii and len(b"".join(non_ascii)) < 3 * len(non_ascii) else ""
 
 
 def to_utf8(name: str, encoding: str) -> str:

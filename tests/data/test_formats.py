@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.data.encodings import probable_encoding, to_utf8
+from launcher.data.encodings import to_utf8
 from launcher.data.formats import to_row
 from launcher.data.known_datasets import last_boxed, number, to_standard_row
 from launcher.data.rows import UnfitRow
@@ -316,15 +316,6 @@ def test_the_content_of_the_last_box(text: str, content: str | None) -> None:
 @pytest.mark.parametrize(("text", "bare"), [("$1,234", "1234"), (" -5 ", "-5"), ("0.5", "0.5"), ("5 apples", None)])
 def test_numbers_without_separators(text: str, bare: str | None) -> None:
     assert number(text) == bare
-
-
-@pytest.mark.parametrize(("lines", "encoding"), [
-    ([b"caf\xe9"], "WINDOWS-1252"), ([b"a\xe9\xe8b"], "WINDOWS-1252"), ([b"a\xe9\xe8\xeab"], ""), ([b"plain"], ""),
-    ([], ""),
-    ([b"a\xe9\xe8\xeab", b"\xe9"], "WINDOWS-1252"),
-])  # fmt: skip
-def test_the_encoding_of_lines_that_are_not_utf8(lines: list[bytes], encoding: str) -> None:
-    assert probable_encoding(lines) == encoding
 
 
 def test_the_command_that_converts_a_file() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import short_repr, suggest
-from launcher.data.encodings import probable_encoding, to_utf8
 from launcher.data.files import Files, source_of
 from launcher.data.hub import Hub
 from launcher.data.keys import UnreadKeys
@@ -89,7 +88,8 @@ def _bad_rows_fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> 
     """Advice against bad rows, from the reasons for which they were refused."""
     seen, data = context.train if split == "train" else context.val, context.run.data
     if broken := [row for row in bad if row.reason.startswith("not UTF-8")]:
-        return _encoding_fix(broken)
+        name = shlex.quote(broken[0].where.rpartition(":")[0])
+        return f"convert it to UTF-8 by iconv; file -i {name} may tell its encoding"
     if seen.rows and not (bad[0].where.endswith(":1") and bad[0].raw.lstrip().startswith("[")):
         return "use skip"
     if (
@@ -107,21 +107,12 @@ def _quote_key(key: str) -> str:
     return key if re.fullmatch(r"\w+", key) else shlex.quote(f'"{key}"')
 
 
-def _encoding_fix(broken: Sequence[RefusedRow]) -> str:
-    name = broken[0].where.rpartition(":")[0]
-    encoding = probable_encoding(row.raw.encode("utf-8", "surrogateescape") for row in broken)
-    fallback = f"convert it to UTF-8; file -i {shlex.quote(name)} may tell its encoding"
-    return to_utf8(name, encoding) if encoding else fallback
-
-
 def _json_fix(row: RefusedRow) -> str:
     """Advice for a line that is not JSON by itself."""
-    name, start = row.where.rpartition(":")[0], row.raw.lstrip()
-    if start.startswith("["):
-        return f"give it a name that ends in .json, as it holds an array: mv {shlex.quote(name)} rows.json"
-    if start.startswith("{'"):
-        return "write each row by json.dumps(row), not by print(row) or str(row)"
-    return f"write one JSON object on each line: jq -c . {shlex.quote(name)} > rows.jsonl"
+    name = shlex.quote(row.where.rpartition(":")[0])
+    if row.raw.lstrip().startswith("["):
+        return f"give it a name that ends in .json, as it holds an array: mv {name} rows.json"
+    return f"write one JSON object on each line, as json.dumps(row) does, or jq -c . {name} > rows.jsonl"
 
 
 def _report_bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:

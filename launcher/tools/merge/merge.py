@@ -179,11 +179,7 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         output.copy_neighbours(base.path, draft)
         output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
         show("writing", size, size)
-        written = open_model(str(draft)).tensors
-        lost = [name for name in base.tensors if name not in written]
-        got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
-        notes = [Problem(base.given, got, "add them from the base if they are needed")] if lost else []
-        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, notes)
+        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, _find_lost(draft, base))
 
 
 def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
@@ -199,6 +195,14 @@ def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
         got = f"peft cannot merge it into {base.given}: {shortened(error_message(error), 300)}"
         fix = "use its own base, and the adapter as peft saved it"
         raise Problems(Problem(adapter.given, got, fix, "bad-file")) from error
+
+
+def _find_lost(draft: Path, base: ModelFolder) -> list[Problem]:
+    """A note on the tensors of the base that the written model lacks."""
+    written = open_model(str(draft)).tensors
+    lost = [name for name in base.tensors if name not in written]
+    got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
+    return [Problem(base.given, got, "add them from the base if they are needed")] if lost else []
 
 
 def _find_base(adapter: ModelFolder) -> str:
@@ -219,7 +223,7 @@ def _finish(
     request: MergeRequest, draft: Path, inputs: Mapping[str, ModelFolder], parameters: Mapping[str, Any],
     notes: Sequence[Problem] = (),
 ) -> MergeResult:  # fmt: skip
-    """Write the texts and the record of what was merged, and read the weights back. Raises `Problems` for NaN, inf."""
+    """Write the texts and the record of the merge, and read the weights back. Raises `Problems` for NaN and inf."""
     for name, text in request.texts.items():
         (draft / name).write_text(redact(text), encoding="utf-8")
     sources = [

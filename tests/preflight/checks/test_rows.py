@@ -202,7 +202,7 @@ def test_what_helps_against_bad_rows(output: Lines, given: list[Any], words: lis
 
 @pytest.mark.parametrize(("text", "expected"), [
     ('[\n {"prompt": "p", "response": "r"}\n]\n', "mv other.jsonl rows.json"),
-    ("{'prompt': 'p', 'response': 'r'}\n", "write each row by json.dumps(row)"),
+    ("{'prompt': 'p', 'response': 'r'}\n", "write one JSON object on each line, as json.dumps(row) does"),
     ('{\n "prompt": "p",\n "response": "r"\n}\n', "jq -c . other.jsonl > rows.jsonl"),
 ])  # fmt: skip
 def test_what_makes_json_lines_of_other_json(output: Lines, text: str, expected: str) -> None:
@@ -211,13 +211,9 @@ def test_what_makes_json_lines_of_other_json(output: Lines, text: str, expected:
                for line in output(GOOD, "data.train_files=other.jsonl"))  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "encoding", "fix"), [
-    ("Wie heißt die größte Stadt?", "WINDOWS-1252",
-     "convert it to UTF-8: iconv -f WINDOWS-1252 -t UTF-8 other.jsonl > other.utf8.jsonl"),
-    ("日本の首都はどこですか", "SHIFT_JIS", "convert it to UTF-8; file -i other.jsonl may tell its encoding"),
-])  # fmt: skip
-def test_the_encoding_of_a_file_and_what_converts_it(output: Lines, text: str, encoding: str, fix: str) -> None:
-    Path("other.jsonl").write_bytes(f'{{"prompt": "{text}", "response": "{text}"}}\n'.encode(encoding))
+def test_a_file_that_is_not_utf8_and_what_converts_it(output: Lines) -> None:
+    Path("other.jsonl").write_bytes('{"prompt": "Wie heißt sie?", "response": "größer"}\n'.encode("WINDOWS-1252"))
+    fix = "convert it to UTF-8 by iconv; file -i other.jsonl may tell its encoding"
     assert any(line.endswith(fix) for line in output(GOOD, "data.train_files=other.jsonl"))
 
 
