@@ -65,14 +65,14 @@ BELOW = {
         "engines.torch.train engines engines.torch"
     ),
     "launch": (
-        "core clusters.nodes clusters.local health hubs spec data models monitor clusters.ray rewards clusters.slurm "
-        "runs config trackers preflight.checks preflight"
+        "core clusters.local health hubs spec data models monitor rewards clusters.slurm runs config trackers "
+        "preflight.checks preflight"
     ),
     "tools.importing": ("core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"),
     "cli.commands": (
-        "core clusters.nodes health hubs logger spec data models monitor clusters.ray tools.merge runs config trackers "
-        "config.reference cli views preflight reports engines.torch tools tools.doctor tools.importing "
-        "launch preflight.checks server server.routes"
+        "core clusters.nodes health hubs logger spec data models monitor tools.merge runs config trackers "
+        "config.reference cli views preflight reports engines.torch tools tools.doctor tools.importing launch "
+        "preflight.checks server server.routes"
     ),
     "server": "core logs monitor runs views spec preflight launch",
     "server.routes": (

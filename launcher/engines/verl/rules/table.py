@@ -1,4 +1,5 @@
-"""The rules in `rules.yaml`: values of a setting that verl refuses or does not read, whatever the sizes are."""
+"""The rules in `rules.yaml`: values that verl refuses or does not read, packages that it needs, and data sources that
+its rewards know."""
 
 from __future__ import annotations
 
