@@ -181,9 +181,15 @@ def _convert(files: Files, names: _Names, draft: Path, plan: PreparedData, watch
     """Fill the draft with the parquet files, the log of refused rows, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
 
-    meter = _Meter(plan.name, sum(os.path.getsize(file) for file in plan.sources), watch)
+    size, done, started = sum(os.path.getsize(file) for file in plan.sources), 0, time.monotonic()
+
+    def report(count: int, rows: int) -> None:
+        nonlocal done
+        done += count
+        watch(DataProgress(plan.name, min(done, size), size, rows, time.monotonic() - started))
+
     with RefusedLog(draft / "refused.jsonl") as log:
-        rows = Converter(files, plan.kind, log, meter.read).convert(names, draft)
+        rows = Converter(files, plan.kind, log, report).convert(names, draft)
     no_rows = Problem(plan.name, f"no row can be prepared for {plan.kind}", "use other rows", "bad-row")
     empty = [] if rows.get("train") else [no_rows]
     on_bad_row = "error" if empty else files.on_bad_row
@@ -195,21 +201,6 @@ def _convert(files: Files, names: _Names, draft: Path, plan: PreparedData, watch
     sizes = {file.name: _file_size(file) for file in sorted(draft.iterdir())}
     manifest = replace(plan, rows=rows, refused=log.refused, files=sizes)
     write_atomic(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
-
-
-class _Meter:
-    """Reports progress at most ten times a second."""
-
-    def __init__(self, doing: str, size: int, watch: OnDataProgress) -> None:
-        self.doing, self.size, self.watch, self.done = doing, size, watch, 0
-        self.started = self.reported = time.monotonic()
-
-    def read(self, count: int, rows: int) -> None:
-        self.done += count
-        now = time.monotonic()
-        if now - self.reported > 0.1:
-            self.reported = now
-            self.watch(DataProgress(self.doing, min(self.done, self.size), self.size, rows, now - self.started))
 
 
 def _sha256(name: str) -> str:
