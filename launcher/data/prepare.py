@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.bounded_parse import parse_json
+from launcher.core.checkpoints import sha256
 from launcher.core.files import fsync_path, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
@@ -132,7 +133,7 @@ def _describe(
     files: Files, names: _Names, kind: Kind, name: str, hashes: Mapping[str, str], origin: Mapping[str, str]
 ) -> PreparedData:
     """The manifest, as far as it is known before any row was read."""
-    sources = {file: hashes.get(file) or _sha256(file) for split_names in names.values() for file in split_names}
+    sources = {file: hashes.get(file) or sha256(Path(file)) for split_names in names.values() for file in split_names}
     settings, contents = converted(files), [[sources[file] for file in split_names] for split_names in names.values()]
     inputs = json.dumps([VERSION, kind, dict(sorted(settings.items())), contents])
     return PreparedData(
@@ -201,8 +202,3 @@ def _convert(files: Files, names: _Names, draft: Path, plan: PreparedData, watch
     sizes = {file.name: _file_size(file) for file in sorted(draft.iterdir())}
     manifest = replace(plan, rows=rows, refused=log.refused, files=sizes)
     write_atomic(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
-
-
-def _sha256(name: str) -> str:
-    with Path(name).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -92,13 +92,13 @@ def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, r
 
 def test_a_file_that_comes_while_others_are_hashed_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows(tmp_path / "a.jsonl")
-    hashed = prepare_module._sha256
+    hashed = prepare_module.sha256
 
-    def and_another(name: str) -> str:
+    def and_another(path: Path) -> str:
         rows(tmp_path / "b.jsonl")
-        return hashed(name)
+        return hashed(path)
 
-    monkeypatch.setattr(prepare_module, "_sha256", and_another)
+    monkeypatch.setattr(prepare_module, "sha256", and_another)
     files = Files(train_files=(str(tmp_path / "*.jsonl"),), format="gsm8k")
     made = prepared(prepare(files, "prompts", "sums", nothing))
     assert made and (made.rows, list(made.sources)) == ({"train": 3}, [str(tmp_path / "a.jsonl")])
