@@ -26,7 +26,7 @@ from launcher.core.files import fsync_path, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
 from launcher.data.refused import RefusedLog
-from launcher.data.rows import store
+from launcher.data.rows import UnfitRow, store
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
@@ -190,7 +190,10 @@ def _convert(files: Files, names: _Names, draft: Path, plan: PreparedData, watch
         watch(DataProgress(plan.name, min(done, size), size, rows, time.monotonic() - started))
 
     with RefusedLog(draft / "refused.jsonl") as log:
-        rows = Converter(files, plan.kind, log, report).convert(names, draft)
+        try:
+            rows = Converter(files, plan.kind, log, report).convert(names, draft)
+        except UnfitRow as unfit:
+            raise Problems(Problem(plan.name, str(unfit), code="bad-row")) from unfit
     no_rows = Problem(plan.name, f"no row can be prepared for {plan.kind}", "use other rows", "bad-row")
     empty = [] if rows.get("train") else [no_rows]
     on_bad_row = "error" if empty else files.on_bad_row

@@ -250,6 +250,25 @@ def test_ground_truths_of_two_types_do_not_fit_into_one_column(tmp_path: Path) -
         prepare(Files(train_files=(str(file),)), "prompts", "truths", nothing)
 
 
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize(("numbers", "refused"), [([2**60, 0.5], 2), ([0.5, 2**60], 1)])
+def test_a_number_that_the_type_of_others_would_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[float], refused: int, chunk: int
+) -> None:
+    """The row alone, or where it was written before the others came, the file."""
+    monkeypatch.setattr("launcher.data.convert._CHUNK_ROWS", chunk)
+    file = tmp_path / "ids.jsonl"
+    lines = [{"prompt": "1?", "answer": "1", "extra_info": {"id": number}} for number in numbers]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = Files(train_files=(str(file),), on_bad_row="skip")
+    if refused == 2:
+        with pytest.raises(Problems, match="has other types than in the rows before"):
+            prepare(files, "prompts", "ids", nothing)
+    else:
+        made = prepared(prepare(files, "prompts", "ids", nothing))
+        assert made and (made.rows, made.refused) == ({"train": 1}, refused)
+
+
 def test_fields_that_parquet_gives_all_turns_are_missing_where_they_are_null(tmp_path: Path) -> None:
     call = {"function": {"name": "add", "arguments": {"a": 1}}}
     other = {"function": {"name": "sub", "arguments": {"b": 1}}}
