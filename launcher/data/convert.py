@@ -51,7 +51,8 @@ class Converter:
 
     def convert(self, names: Mapping[Split, Sequence[str]], folder: Path) -> dict[Split, int]:
         """Write `folder`/SPLIT.parquet from each split's files, and return its number of good rows. Splits without
-        files, or without a good row, get no file. Raises `OSError` on a write error."""
+        files, or without a good row, get no file. Raises `OSError` on a write error, and `UnfitRow` where rows that
+        were written do not fit what later ones make of their columns."""
         counts, parts = dict[Split, int](), dict[Split, list[Path]]()
         for split, split_names in names.items():
             if split_names:
@@ -78,7 +79,7 @@ class Converter:
                 if writer is None or writer.schema != self.schema:
                     parts.append(folder / f"{split}-{len(parts)}.parquet")
                     writer = stack.enter_context(pq.ParquetWriter(parts[-1], self.schema, **_FORMAT))
-                writer.write_table(parquet_layout.fitted(table, self.schema))
+                writer.write_table(table)
         return parts
 
     def _tables(self, split: Split, names: Sequence[str]) -> Iterator[pa.Table]:
@@ -88,7 +89,7 @@ class Converter:
         def admit(columns: pa.Table) -> pa.Table:
             table = parquet_layout.numbered(columns, split, self.rows - start)
             self.schema = parquet_layout.merged(self.schema, table.schema)
-            return table
+            return parquet_layout.fitted(table, self.schema)
 
         for name in names:
             for chunk in read_chunks(name, lambda size: self.read(size, self.rows)):

@@ -53,9 +53,8 @@ class Files(Dataset):
     has."""
     format: Format = "auto"
     """Row format: `auto` reads messages, prompt and response (answer, completion), question and answer, prompt with
-    chosen and rejected, verl's rows, `alpaca` (instruction, input, output) and `sharegpt` (conversations), whichever a
-    row has; by name the last two read nothing else. `gsm8k`, `math` and `hh` read the datasets of that name, `mails`
-    questions about mails."""
+    chosen and rejected, verl's rows, Alpaca's (instruction, input, output) and ShareGPT's (conversations), whichever a
+    row has. `gsm8k`, `math` and `hh` read the datasets of that name, `mails` questions about mails."""
     instruction: str | None = None
     """Text appended to each question; by default that of the format, which asks for the answer in the form its reward
     reads."""

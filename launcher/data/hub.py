@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
 
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import settings
@@ -15,7 +14,7 @@ from launcher.data import prepare
 from launcher.data.files import Files
 from launcher.data.reader import FORMS
 from launcher.data.rows import store
-from launcher.hubs.choice import OF_AUTO, HubOrder
+from launcher.hubs.choice import AnySource, hubs_of
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress as Fetched
 from launcher.hubs.repo import Listing, RemoteFile, is_id
@@ -37,10 +36,8 @@ class Hub(Files):
     """Branch, tag or commit; by default the hub's default branch."""
     holds: Kind | None = None
     """Kind of its rows, where the algorithm does not determine it: answers, pairs, prompts or mixed."""
-    source: Literal["auto", "huggingface", "modelscope"] = "auto"
-    """Hub to download from; `auto` tries those of `sources` in turn."""
-    sources: Annotated[HubOrder, OF_AUTO] = ("huggingface", "modelscope")
-    """Hubs that `auto` tries, in this order: the first that has the dataset is used."""
+    source: AnySource = "auto"
+    """Hub to download from; `auto` tries Hugging Face, then ModelScope."""
 
     def problems(self) -> list[Problem]:
         fix = "expected the id of a dataset, such as openai/gsm8k"
@@ -86,8 +83,7 @@ class Hub(Files):
         """The dataset's files on this machine, their sha256 if known, and the hub's listing."""
         if problems := self.problems():
             raise Problems(problems)
-        sources = self.sources if self.source == "auto" else (self.source,)
-        listing = list_files("dataset", self.repo, sources=sources, revision=self.revision)
+        listing = list_files("dataset", self.repo, sources=hubs_of(self.source), revision=self.revision)
         chosen = {split: self._choose_files(listing, split) for split in ("train", "val")}
         if not chosen["train"]:
             raise Problems(self._no_files(listing))

@@ -5,7 +5,6 @@ math    {"problem": "...", "solution": "... \\boxed{4}"}        the last box hol
 hh      {"prompt": "\\n\\nHuman: Hi\\n\\nAssistant:", "chosen": " Hello", "rejected": " No"}   the prompt becomes turns
 mails   {"question": "...", "answer": "...", "message_ids": ["<1@x>"]}   the truth, and the mails that hold it;
         inbox_address and query_date go to extra_info, too
-alpaca, sharegpt   those forms of `formats`, and no other key of a prompt
 auto    any of the forms of `formats`, taken as they are
 """
 
@@ -16,10 +15,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from launcher.core.problems import short_repr
-from launcher.data.formats import PROMPTS, required
 from launcher.data.rows import UnfitRow, type_name
 
-Format = Literal["auto", "alpaca", "sharegpt", "gsm8k", "math", "hh", "mails"]
+Format = Literal["auto", "gsm8k", "math", "hh", "mails"]
 Values = Mapping[str, Any]
 
 STEP_BY_STEP = "Let's think step by step and output the final answer"
@@ -38,8 +36,6 @@ SOURCES: Mapping[Format, str] = {
 MARK = "####"
 NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _NUMBER = re.compile(NUMBER)
-_PROMPT_KEYS = {"alpaca": ("instruction",), "sharegpt": ("conversations", "messages")}
-"""Prompt keys of these formats."""
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 
 
@@ -51,11 +47,6 @@ def to_standard_row(
         instruction = INSTRUCTIONS.get(format, "")
     if convert := {"gsm8k": _gsm8k, "math": _math, "hh": _hh, "mails": _mails}.get(format):
         row = convert(values, instruction)
-    elif prompts := _PROMPT_KEYS.get(format):  # the keys of other prompts are ignored
-        if all(values.get(key) is None for key in prompts):
-            required(values, prompts[0])
-        others = {*PROMPTS} - {*prompts}
-        row = _auto({key: value for key, value in values.items() if key not in others}, instruction, None)
     else:
         row = _auto(values, instruction, prompt_key)
     source = data_source or (None if row.get("data_source") else SOURCES.get(format))

@@ -167,7 +167,7 @@ def unlike_files(paths: Sequence[Path]) -> tuple[Path, str, str] | None:
 
 def join_files(paths: Sequence[Path], target: Path, schema: pa.Schema | None = None) -> None:
     """Write the rows of all files into one, in order, with the columns of `schema`, by default the union of theirs.
-    Raises `pyarrow.ArrowException` where the types of a column cannot be unified."""
+    Raises `pyarrow.ArrowException` where the types of a column cannot be unified, and `UnfitRow` for values."""
     schema = schema or pa.unify_schemas([pq.read_schema(path) for path in paths], promote_options="permissive")
     with pq.ParquetWriter(target, schema) as writer:
         for path in paths:
@@ -176,11 +176,14 @@ def join_files(paths: Sequence[Path], target: Path, schema: pa.Schema | None = N
 
 
 def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with all columns of `schema`, of its types; those that it lacks are null."""
+    """The table with all columns of `schema`, of its types; those that it lacks are null. Raises `UnfitRow`."""
     for name in schema.names:
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
-    return table.select(schema.names).cast(schema)
+    try:
+        return table.select(schema.names).cast(schema)
+    except pa.ArrowException as error:
+        raise _differing(error) from error
 
 
 def move_rows(source: Path, target: Path, numbers: Collection[int]) -> None:

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.bounded_parse import parse_json
+from launcher.core.checkpoints import sha256
 from launcher.core.files import fsync_path, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
 from launcher.data.refused import RefusedLog
-from launcher.data.rows import store
+from launcher.data.rows import UnfitRow, store
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
@@ -132,7 +133,7 @@ def _describe(
     files: Files, names: _Names, kind: Kind, name: str, hashes: Mapping[str, str], origin: Mapping[str, str]
 ) -> PreparedData:
     """The manifest, as far as it is known before any row was read."""
-    sources = {file: hashes.get(file) or _sha256(file) for split_names in names.values() for file in split_names}
+    sources = {file: hashes.get(file) or sha256(Path(file)) for split_names in names.values() for file in split_names}
     settings, contents = converted(files), [[sources[file] for file in split_names] for split_names in names.values()]
     inputs = json.dumps([VERSION, kind, dict(sorted(settings.items())), contents])
     return PreparedData(
@@ -181,9 +182,18 @@ def _convert(files: Files, names: _Names, draft: Path, plan: PreparedData, watch
     """Fill the draft with the parquet files, the log of refused rows, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
 
-    meter = _Meter(plan.name, sum(os.path.getsize(file) for file in plan.sources), watch)
+    size, done, started = sum(os.path.getsize(file) for file in plan.sources), 0, time.monotonic()
+
+    def report(count: int, rows: int) -> None:
+        nonlocal done
+        done += count
+        watch(DataProgress(plan.name, min(done, size), size, rows, time.monotonic() - started))
+
     with RefusedLog(draft / "refused.jsonl") as log:
-        rows = Converter(files, plan.kind, log, meter.read).convert(names, draft)
+        try:
+            rows = Converter(files, plan.kind, log, report).convert(names, draft)
+        except UnfitRow as unfit:
+            raise Problems(Problem(plan.name, str(unfit), code="bad-row")) from unfit
     no_rows = Problem(plan.name, f"no row can be prepared for {plan.kind}", "use other rows", "bad-row")
     empty = [] if rows.get("train") else [no_rows]
     on_bad_row = "error" if empty else files.on_bad_row
@@ -195,23 +205,3 @@ def _convert(files: Files, names: _Names, draft: Path, plan: PreparedData, watch
     sizes = {file.name: _file_size(file) for file in sorted(draft.iterdir())}
     manifest = replace(plan, rows=rows, refused=log.refused, files=sizes)
     write_atomic(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
-
-
-class _Meter:
-    """Reports progress at most ten times a second."""
-
-    def __init__(self, doing: str, size: int, watch: OnDataProgress) -> None:
-        self.doing, self.size, self.watch, self.done = doing, size, watch, 0
-        self.started = self.reported = time.monotonic()
-
-    def read(self, count: int, rows: int) -> None:
-        self.done += count
-        now = time.monotonic()
-        if now - self.reported > 0.1:
-            self.reported = now
-            self.watch(DataProgress(self.doing, min(self.done, self.size), self.size, rows, now - self.started))
-
-
-def _sha256(name: str) -> str:
-    with Path(name).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

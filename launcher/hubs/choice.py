@@ -7,18 +7,20 @@ import shlex
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import BeforeValidator, Field
+from typing import Annotated, Literal, get_args
 
 from launcher.core.problems import Problem, error_message, short_repr, suggest
-from launcher.core.settings import ReadOnlyWith, listed, settings
+from launcher.core.settings import ReadOnlyWith, settings
 from launcher.hubs.repo import Source, is_id
 
-HubOrder = Annotated[tuple[Source, ...], BeforeValidator(listed), Field(min_length=1)]
+AnySource = Literal["auto", "huggingface", "modelscope"]
 OF_HUB = ReadOnlyWith("on_hub", fix="{place}.path=OWNER/NAME", why="the path is a folder and no hub's id")
 LOOKED_AT = 1000  # names below a folder that is no model
-OF_AUTO = ReadOnlyWith("source", "auto", fix="{place}.source=auto")
+
+
+def hubs_of(source: AnySource) -> tuple[Source, ...]:
+    """The hubs that are asked, in turn."""
+    return get_args(Source) if source == "auto" else (source,)
 
 
 @settings
@@ -29,15 +31,8 @@ class FromHub:
     """Hub id (`owner/name`) or a folder."""
     revision: Annotated[str | None, OF_HUB] = None
     """Branch, tag or commit on the hub; by default the hub's main one."""
-    source: Annotated[Literal["auto", "huggingface", "modelscope"], OF_HUB] = "auto"
-    """Which hub it is fetched from when it is not here; `auto` asks those of `sources` in turn."""
-    sources: Annotated[HubOrder, OF_AUTO] = ("huggingface", "modelscope")
-    """What `auto` means: the first hub that has it is taken."""
-
-    @property
-    def hub_order(self) -> tuple[Source, ...]:
-        """The hubs that are asked, in turn."""
-        return self.sources if self.source == "auto" else (self.source,)
+    source: Annotated[AnySource, OF_HUB] = "auto"
+    """Which hub it is fetched from when it is not here; `auto` asks Hugging Face, then ModelScope."""
 
     @property
     def on_hub(self) -> bool:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from launcher.core.files import fsync_path
@@ -28,8 +29,6 @@ ATTEMPTS = 3
 """Per file. The clients retry too, but Hugging Face's not after a 5xx, ModelScope's not after a lost connection."""
 RETRY_S = 1.0
 """Seconds before the second attempt; it doubles with each one."""
-SILENT_S = 20.0
-"""An attempt that received nothing for so many seconds is the last one: the client's own retries have failed."""
 _POLL_S = 0.1
 _STOP_S = 1.0  # a thread that waits for the network ends later, and gives no file its name any more
 
@@ -122,8 +121,6 @@ class _Transfer:
     todo: deque[RemoteFile] = field(default_factory=deque)
     sha256: dict[str, str] = field(default_factory=dict)
     """Hash of each file that is complete and has its final name, by path."""
-    received: dict[str, float] = field(default_factory=dict)
-    """When the last bytes of each file arrived (monotonic seconds), or its attempt began."""
     found: list[Problem] = field(default_factory=list)
 
     def run(self, wanted: Sequence[RemoteFile], workers: int, watch: OnProgress) -> dict[str, str]:
@@ -170,14 +167,12 @@ class _Transfer:
             got, fix = "is there already and is another file", "move it, or use another folder"
             raise Problems(Problem(str(target), got, fix, "bad-file"))
         for attempt in range(ATTEMPTS):
-            self.received[file.path] = time.monotonic()
             try:
                 staged, sha256 = self._download(file)
                 break
             except Problems as refused:
-                was_silent = time.monotonic() - self.received[file.path] > SILENT_S
                 unreachable = all(problem.code == "not-reachable" for problem in refused.problems)
-                if attempt + 1 == ATTEMPTS or was_silent or not unreachable:
+                if attempt + 1 == ATTEMPTS or not unreachable:
                     raise
                 self.board.note(f"{refused.lines[0].split(';')[0]}; trying again")
                 self.board.stopping.wait(RETRY_S * 2**attempt)
@@ -191,17 +186,12 @@ class _Transfer:
 
     def _download(self, file: RemoteFile) -> tuple[Path, str]:
         """A verified file in the staging folder, and its sha256."""
-
-        def on_bytes(count: int) -> None:
-            self.received[file.path] = time.monotonic()
-            self.board.add_fetched(file, count)
-
         self.board.show(file, 0)
-        staged = HUBS[self.listed.source].download(self.listed, file, self.staging, on_bytes)
+        add_fetched = partial(self.board.add_fetched, file)
+        staged = HUBS[self.listed.source].download(self.listed, file, self.staging, add_fetched)
         if sha256 := self._sha256_if_equal(file, staged):
             return staged, sha256
         staged.unlink()
-        self.received[file.path] = time.monotonic()  # the time of hashing a large file does not count as silence
         got = "its bytes are not those that the hub lists"
         raise Problems(Problem(file.path, got, "try again later, or use another source", "not-reachable"))
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from launcher.core.problems import Problem, Problems, error_message, short_repr
 from launcher.hubs.progress import SilentBar, import_tqdm_disabled
@@ -135,22 +131,3 @@ def _problem(where: str, repo: str, error: Exception) -> Problem:
         raise error
     fix = "try again, or set HF_ENDPOINT to a mirror or use another source"
     return Problem(where, f"cannot download from huggingface ({server}): {error_message(error)}", fix, "not-reachable")
-
-
-CONNECTS_S = 2.0
-
-
-def endpoint_fault() -> str:
-    """Why the mirror that HF_ENDPOINT names does not answer; empty where it does, or none is named."""
-    endpoint = os.environ.get("HF_ENDPOINT", "")
-    parts = urlsplit(endpoint)
-    if endpoint and parts.scheme not in ("http", "https"):
-        return f"{endpoint} does not begin with https://"
-    if parts.hostname in (None, "huggingface.co") or parts.scheme in getproxies():  # which knows more names
-        return ""
-    try:
-        port = parts.port or (80 if parts.scheme == "http" else 443)
-        socket.create_connection((parts.hostname or "", port), CONNECTS_S).close()
-    except (OSError, ValueError) as error:
-        return f"{endpoint} does not answer, {error_message(error)}"
-    return ""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any, get_args
@@ -27,26 +28,47 @@ TEXTS = (
     "config.json", "adapter_config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json",
 )  # fmt: skip
-_NUMBERS = (*_REQUIRED, "num_key_value_heads", "head_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 _SCALING_TYPES = ("linear", "dynamic", "yarn")
 """Types of RoPE scaling whose `factor` extends the number of positions."""
 _MAX_SCALING = 2**20
-_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
-    "model_type": ("a string", (str,)), "dtype": ("a string", (str, dict)), "torch_dtype": ("a string", (str, dict)),
-    "rope_theta": ("a number", (int, float, list)), "rope_scaling": ("an object", (dict,)),
-    "rope_parameters": ("an object", (dict,)), "quantization_config": ("an object", (dict,)),
-}  # fmt: skip
-"""Allowed types of non-null entries of a config.json, with their names in messages."""
-_MAX_TYPE_CHARS = 200  # of a model_type
-_SIZES = ("hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim")
-_MAX_VALUES = (
-    dict.fromkeys(_SIZES, 2**24)
-    | dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000)
-    | {"num_labels": 2**16}
+_POSITIVE = (*_REQUIRED, "num_key_value_heads", "head_dim")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(most: int) -> tuple[Callable[[Any], bool], str]:
+    """A whole number, or a list of one for each layer, as in some families."""
+    return lambda v: isinstance(v, list) or (type(v) is int and 0 <= v <= most), f"a whole number of at most {most:,}"
+
+
+def _number(valid: Callable[[float], bool], what: str) -> tuple[Callable[[Any], bool], str]:
+    """If it is a number: a valid one."""
+    return lambda v: not _is_number(v) or valid(v), what
+
+
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("model_type", lambda v: isinstance(v, str) and len(v) <= 200, "a string"),
+    ("(torch_)?dtype", lambda v: isinstance(v, str | dict), "a string"),
+    ("rope_scaling|rope_parameters|quantization_config", lambda v: isinstance(v, dict), "an object"),
+    ("rope_theta", lambda v: isinstance(v, list) or (_is_number(v) and 0 < v < inf), "a number above 0"),
+    ("hidden_size|intermediate_size|moe_intermediate_size|vocab_size|head_dim", *_whole(2**24)),
+    ("num_hidden_layers", *_whole(2_000)),
+    ("num_(attention|key_value)_heads", *_whole(2**20)),
+    ("max_position_embeddings", *_whole(2**40)),
+    ("num_layers|n_layers?", *_number(lambda x: -1 <= x <= 2_000, "a number of at most 2,000")),
+    ("num_labels", *_number(lambda x: -1 <= x <= 2**16, "a number of at most 65,536")),
+    ("num_.*", *_number(lambda x: -1 <= x <= 2**20, "a number of at most 1,048,576")),
+    (".*(dropout|pdrop)", *_number(lambda x: 0 <= x < 0.9, "0 or 0.1, say,")),  # of more, little would be left
+    (".*(norm_eps|norm_epsilon)", *_number(lambda x: 0 <= x <= 0.1, "about 1e-6")),
+    ("factor", *_number(lambda x: 0 < x < _MAX_SCALING, f"a number above 0 and of at most {_MAX_SCALING:,}")),
+    (".*(eps|epsilon)", *_number(lambda x: 0 <= x < inf, "a finite number")),
+    (".*", *_number(lambda x: x == x, "a finite number")),  # not NaN
 )
-"""Upper bounds, above those of any model; other `num_` counts, such as heads, have 2^20, all else 2^40."""
-_COUNT = re.compile(r"num_|n_layers?$")
+"""Rules for entries of a config.json by name (the first pattern that matches counts): which values are valid, and what
+to use. Bounds are above those of any model; with values beyond, every forward pass would give NaN or an error."""
 LONGEST = 2 * 2**20
 """Most bytes of a config; libraries take seconds for larger ones, and real ones have thousands."""
 LONGEST_TOKENIZER = 16 * 2**20  # it may list many added tokens
@@ -114,8 +136,8 @@ def _find_fault(path: Path) -> str:
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why a config.json describes no model, or none that can be trained here: quantized weights, impossible
     numbers."""
-    checks = (_wrong_types, _impossible_counts, _out_of_range)
-    return [*_quantized(config), *(fault for part in parts(config) for check in checks for fault in check(part))]
+    faults = ((*_invalid_entries(part), *_contradictions(part)) for part in parts(config))
+    return [*_quantized(config), *chain.from_iterable(faults)]
 
 
 def parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -139,64 +161,26 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
         return
 
 
-def _wrong_types(config: Mapping[str, Any]) -> Iterator[Problem]:
-    for name, (expected, types) in _TYPES.items():
-        value = config.get(name)
-        too_long = name == "model_type" and isinstance(value, str) and len(value) > _MAX_TYPE_CHARS
-        if value is not None and (too_long or not isinstance(value, types) or isinstance(value, bool)):
-            got = f"{name} is {short_repr(value, 30)} in config.json"
-            yield Problem("", got, f"use {expected} for {name}, as its publisher has it", "bad-file")
-
-
-def _impossible_counts(config: Mapping[str, Any]) -> Iterator[Problem]:
-    known_family = config.get("model_type") in get_args(Family)  # other families may lack attention
-    counts = [name for name, value in config.items() if type(value) is int and _COUNT.match(name)]
-    needed = set(_REQUIRED) & config.keys() if known_family else set[str]()
-    for name in dict.fromkeys((*_NUMBERS, *counts)):
-        value, minimum = config.get(name), int(known_family) if name in _NUMBERS else -1
-        maximum = _MAX_VALUES.get(name, 2**20 if name.startswith("num_") else 2**40)
-        if isinstance(value, list) or (value is None and name not in needed):
-            continue  # a list: one for each layer, in some families
-        if type(value) is not int or not minimum <= value <= maximum:
-            shown = "null" if value is None else short_repr(value, 30)
-            fix = f"use a whole number of at most {maximum:,} for {name}, as its publisher has it"
-            yield Problem("", f"{name} is {shown} in config.json", fix, "bad-file")
-
-
-_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    (".*(dropout|pdrop)", lambda x: 0 <= x < 0.9, "{name} as its publisher has it, such as 0 or 0.1"),  # little is left
-    (".*(norm_eps|norm_epsilon)", lambda x: 0 <= x <= 0.1, "{name} of about 1e-6, as its publisher has it"),
-    ("rope_theta", lambda x: 0 < x < inf, "{name} above 0, as its publisher has it"),
-    (
-        "factor",
-        lambda x: 0 < x < _MAX_SCALING,
-        f"{{name}} above 0 and of at most {_MAX_SCALING:,}, as its publisher has it",
-    ),
-    (".*(eps|epsilon)", lambda x: 0 <= x < inf, "a finite {name}, as its publisher has it"),
-    (".*", lambda x: x == x, "a finite {name}, as its publisher has it"),  # not NaN
-)  # fmt: skip
-"""Rules for numbers by name (the first pattern that matches counts): the valid range, and what to use."""
-
-
-def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Numbers with which every forward pass would give NaN or an error."""
-    parts = {"": config}
-    parts |= {f"{key}.": of for key in ("rope_parameters", "rope_scaling") if isinstance(of := config.get(key), dict)}
-    for prefix, name, value in ((prefix, *item) for prefix, part in parts.items() for item in part.items()):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        _, possible, advice = next(rule for rule in _RANGES if re.fullmatch(rule[0], name, re.DOTALL))
-        if not possible(value):
-            got = f"{prefix}{name} is {short_repr(value, 30)} in config.json"
-            yield Problem("", got, f"use {advice.format(name=name)}", "bad-file")
-    if config.get("sliding_window") == 0 and config.get("use_sliding_window") is not False:
-        got = "sliding_window is 0 in config.json, so that no token would be seen"
-        yield Problem("", got, "use null where all tokens are seen", "bad-file")
-    yield from _contradictions(config)
+def _invalid_entries(config: Mapping[str, Any]) -> Iterator[Problem]:
+    is_known = config.get("model_type") in get_args(Family)  # other families may lack attention
+    entries = dict(config)
+    for key in ("rope_parameters", "rope_scaling"):
+        scaling = config.get(key)
+        entries |= {f"{key}.{name}": value for name, value in scaling.items()} if isinstance(scaling, dict) else {}
+    for path, value in entries.items():
+        name = path.rpartition(".")[2]
+        _, is_valid, what = next(rule for rule in _RULES if re.fullmatch(rule[0], name, re.DOTALL))
+        is_missing = is_known and value in (None, 0) and path in (_REQUIRED if value is None else _POSITIVE)
+        if is_missing or (value is not None and not is_valid(value)):
+            got = f"{path} is {'null' if value is None else short_repr(value, 30)} in config.json"
+            yield Problem("", got, f"use {what} for {name}, as its publisher has it", "bad-file")
 
 
 def _contradictions(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Numbers that contradict each other."""
+    """Numbers with which nothing could be computed, as they contradict each other."""
+    if config.get("sliding_window") == 0 and config.get("use_sliding_window") is not False:
+        got = "sliding_window is 0 in config.json, so that no token would be seen"
+        yield Problem("", got, "use null where all tokens are seen", "bad-file")
     heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if type(heads) is int and type(shared) is int and heads > 0 < shared and heads % shared:
         got = (
@@ -213,7 +197,7 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 def architecture(config: dict[str, Any]) -> Architecture | None:
     """The sizes in a config.json; None for an unsupported family, or where a number is missing or impossible."""
-    if [*_impossible_counts(config)]:
+    if [*_invalid_entries(config)]:
         return None
     family = config.get("model_type")
     moe = family == "qwen3_moe"

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.hubs import huggingface, manifest, names
-from launcher.hubs.choice import FromHub
+from launcher.hubs.choice import FromHub, hubs_of
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import OnProgress
 from launcher.hubs.repo import Listing, RemoteFile, Source, check_repo
@@ -61,7 +61,7 @@ def find(repo: str, revision: str | None = None) -> Path | None:
 def find_or_download(wanted: FromHub, watch: OnProgress) -> Path:
     """The local folder of a model, which is downloaded if need be. Raises as `download` does."""
     folder = find(wanted.path, wanted.revision)
-    return folder or download(wanted.path, watch, sources=wanted.hub_order, revision=wanted.revision)
+    return folder or download(wanted.path, watch, sources=hubs_of(wanted.source), revision=wanted.revision)
 
 
 def download(

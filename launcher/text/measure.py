@@ -6,7 +6,6 @@ import re
 import resource
 import signal
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
-from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, SOME, TOKENIZER, TURN_S, Count
+from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, SOME, TURN_S, Count
 from launcher.text.encoder import (
     CUTS,
     PROBE,
@@ -91,7 +90,7 @@ class Measure:
         return next((text for text in texts if via_class(text).input_ids != from_json(text).input_ids), "")
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
-        results = [*unknown(self.encoder, rows), *changed(self.encoder, rows)]
+        results = [*unknown(self.encoder, rows)]
         if isinstance(self.model, Pretrained):
             folder = tokenizer_folder(Path(weights_of(self.model.path)))
             ends = Ends(self.encoder.tokenizer, folder)
@@ -187,33 +186,6 @@ def unknown(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
             message = f"{1 - known / total:.0%} of the text of the {what} has no token and becomes <unk>, or nothing"
             fix = "use model.path of a model whose tokenizer has this alphabet in its vocabulary, or other rows"
             yield CheckResult("FAIL" if known < (1 - MOSTLY) * total else "WARN", "model.path", message, fix)
-
-
-def changed(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """Check that decoding encoded texts returns them, up to blanks and Unicode compatibility forms (NFKC)."""
-    tokenizer, where = encoder.tokenizer, "model.path"
-    if dropout := getattr(tokenizer.backend_tokenizer.model, "dropout", None):
-        message = f"model.dropout is {dropout} in its {TOKENIZER}, so that a text has other tokens whenever it is read"
-        yield CheckResult("FAIL", where, message, "set it to null")
-        return
-    for texts in (*_collect_texts(rows).values(), [row.ground_truth for row in rows if row.ground_truth]):
-        encoded = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-        decoded = [(text, tokenizer.decode(encoding.ids)) for text, encoding in zip(texts, encoded, strict=True)
-                   if tokenizer.unk_token_id not in encoding.ids]  # fmt: skip  # `unknown` checks the others
-        altered = [(text, back) for text, back in decoded
-                   if _normalize(text) != _normalize(back) or len(back.split()) > 2 * len(text.split())]  # fmt: skip
-        if 2 * len(altered) > len(texts):
-            text, back = min(altered, key=lambda pair: len(pair[0]))
-            got = f"the tokenizer reads {short_repr(text, 60)} back as {short_repr(back, 60)}"
-            message = f"{got} ({len(altered)} of {len(texts)} texts), which is what rewards and readers of answers see"
-            yield CheckResult(
-                "WARN", where, message, f"use {TOKENIZER} as its publisher has it, or one that keeps texts"
-            )
-            return
-
-
-def _normalize(text: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _count_visible(text: str) -> int:

@@ -69,7 +69,7 @@ FORMS = [
     ("answers", "auto", {"prompt": "1+1?", "response": "2", "score": 0.5, "id": 3}),
     ("answers", "auto", {"question": "1+1?", "answer": "2"}),
     ("answers", "auto", {"prompt": "1+1?", "completion": "2"}),
-    ("answers", "alpaca", {"instruction": "Add.", "input": "1+1", "output": "2"}),
+    ("answers", "auto", {"instruction": "Add.", "input": "1+1", "output": "2"}),
     ("prompts", "auto", {"question": "1+1?", "answer": "2", "data_source": "sums", "ability": "math"}),
     ("pairs", "auto", {"prompt": "1+1?", "chosen": "2", "rejected": "3"}),
 ]

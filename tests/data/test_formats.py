@@ -230,25 +230,10 @@ def test_other_shapes_as_demonstrations_and_as_prompts(values: dict[str, Any], e
     assert (found.prompt, found.response, found.ground_truth) == (turns, None, "2")
 
 
-def test_a_format_that_is_named_takes_no_other_key_of_a_prompt() -> None:
-    values = {"instruction": "1+1?", "output": "2", "prompt": "no", "messages": [USER], "conversations": [HUMAN, GPT]}
-    alpaca = to_row("x:1", to_standard_row("alpaca", values, None, None), "answers")
-    assert alpaca == row(prompt="1+1?", response="2")
-    for given in ({**values, "messages": None}, CHAT):
-        assert to_row("x:1", to_standard_row("sharegpt", given, None, None), "answers") == row(prompt=(ASKED, SAID))
-    for format, key in (("alpaca", "instruction"), ("sharegpt", "conversations")):
-        with pytest.raises(UnfitRow, match=f"{key} is missing; it has prompt"):
-            to_standard_row(format, {"prompt": "p"}, None, None)  # type: ignore[arg-type]
-    with pytest.raises(UnfitRow) as refused:
-        to_standard_row("alpaca", {"x" * 4_000_000: "p"}, None, None)
-    assert len(str(refused.value)) < 200
-
-
 def test_an_instruction_follows_what_is_asked() -> None:
     values = {"instruction": "Add.", "input": "1+1", "output": "2"}
-    for format in ("auto", "alpaca"):
-        found = to_row("x:1", to_standard_row(format, values, "Be brief.", "sums"), "answers")
-        assert found == row(prompt="Add.\n1+1 Be brief.", response="2", data_source="sums")
+    found = to_row("x:1", to_standard_row("auto", values, "Be brief.", "sums"), "answers")
+    assert found == row(prompt="Add.\n1+1 Be brief.", response="2", data_source="sums")
     assert to_standard_row("auto", {**values, "input": ""}, "Be brief.", None)["instruction"] == "Add. Be brief."
     for given in ({"conversations": [HUMAN, GPT]}, {"messages": [USER], "input": "x"}):
         with pytest.raises(UnfitRow, match="prompt or question is no text that an instruction can follow"):

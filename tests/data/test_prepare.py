@@ -92,13 +92,13 @@ def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, r
 
 def test_a_file_that_comes_while_others_are_hashed_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows(tmp_path / "a.jsonl")
-    hashed = prepare_module._sha256
+    hashed = prepare_module.sha256
 
-    def and_another(name: str) -> str:
+    def and_another(path: Path) -> str:
         rows(tmp_path / "b.jsonl")
-        return hashed(name)
+        return hashed(path)
 
-    monkeypatch.setattr(prepare_module, "_sha256", and_another)
+    monkeypatch.setattr(prepare_module, "sha256", and_another)
     files = Files(train_files=(str(tmp_path / "*.jsonl"),), format="gsm8k")
     made = prepared(prepare(files, "prompts", "sums", nothing))
     assert made and (made.rows, list(made.sources)) == ({"train": 3}, [str(tmp_path / "a.jsonl")])
@@ -248,6 +248,25 @@ def test_ground_truths_of_two_types_do_not_fit_into_one_column(tmp_path: Path) -
     file.write_text("".join(json.dumps({"prompt": "1?", "ground_truth": truth}) + "\n" for truth in ([1], "b")))
     with pytest.raises(Problems, match="has other types than in the rows before"):
         prepare(Files(train_files=(str(file),)), "prompts", "truths", nothing)
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize(("numbers", "refused"), [([2**60, 0.5], 2), ([0.5, 2**60], 1)])
+def test_a_number_that_the_type_of_others_would_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[float], refused: int, chunk: int
+) -> None:
+    """The row alone, or where it was written before the others came, the file."""
+    monkeypatch.setattr("launcher.data.convert._CHUNK_ROWS", chunk)
+    file = tmp_path / "ids.jsonl"
+    lines = [{"prompt": "1?", "answer": "1", "extra_info": {"id": number}} for number in numbers]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = Files(train_files=(str(file),), on_bad_row="skip")
+    if refused == 2:
+        with pytest.raises(Problems, match="has other types than in the rows before"):
+            prepare(files, "prompts", "ids", nothing)
+    else:
+        made = prepared(prepare(files, "prompts", "ids", nothing))
+        assert made and (made.rows, made.refused) == ({"train": 1}, refused)
 
 
 def test_fields_that_parquet_gives_all_turns_are_missing_where_they_are_null(tmp_path: Path) -> None:

@@ -75,8 +75,7 @@ ORDERS = [
     # settings, which hub is asked first
     ([], "/api/models/"),
     (["model.source=modelscope"], "/api/v1/"),
-    (["model.sources=[modelscope,huggingface]"], "/api/v1/"),
-    (["model.sources=[modelscope]", "model.source=huggingface"], "/api/models/"),
+    (["model.source=huggingface"], "/api/models/"),
 ]  # fmt: skip
 
 

@@ -219,7 +219,7 @@ def test_an_entry_that_no_model_has_is_named(name: str, value: Any) -> None:
     [
         (
             {"rope_scaling": {"rope_type": "linear", "factor": 0}},
-            "rope_scaling.factor is 0 in config.json; use factor above 0",
+            "rope_scaling.factor is 0 in config.json; use a number above 0",
         ),
         (
             {"rope_scaling": {"rope_type": "linear", "factor": 1e300}},
@@ -230,7 +230,7 @@ def test_an_entry_that_no_model_has_is_named(name: str, value: Any) -> None:
             "num_experts_per_tok is 9 in config.json, and num_experts 4; use",
         ),
         ({"num_attention_heads": 0}, "num_attention_heads is 0 in config.json; use a whole number of at most"),
-        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan in config.json; use rms_norm_eps of about 1e-6"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan in config.json; use about 1e-6"),
     ],
 )
 def test_numbers_with_which_nothing_could_be_computed(more: dict[str, Any], named: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
+from launcher.hubs.choice import hubs_of
 from launcher.models import catalogue, store
 from launcher.models.catalogue import KnownModel
 from launcher.spec.model import Architecture
@@ -96,12 +96,10 @@ def download(
     Exit code 0 when it is complete, 1 when the network failed, 2 for invalid input.
     """
     entry = catalogue.resolve_model(word, _catalogue_dir())
-    entry = replace(entry, source=source) if source else entry
+    hubs, revision = hubs_of(source or entry.source), revision or entry.revision
     try:
         with show_download() as watch:
-            folder = store.download(
-                entry.path, watch, sources=entry.hub_order, revision=revision or entry.revision, to=to, workers=workers
-            )
+            folder = store.download(entry.path, watch, sources=hubs, revision=revision, to=to, workers=workers)
     except Problems as failure:
         if not any(problem.code == "not-reachable" for problem in failure.problems):
             raise

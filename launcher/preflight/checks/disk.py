@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level
 from launcher.core.problems import error_message
-from launcher.hubs import huggingface
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context, root_of
@@ -58,8 +57,6 @@ def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     model = run.model
     if not isinstance(model, Pretrained) or not model.on_hub:
         return
-    if "huggingface" in model.hub_order and (fault := huggingface.endpoint_fault()):
-        yield CheckResult("WARN", "HF_ENDPOINT", f"{fault}, so {model.path} cannot be downloaded", "unset HF_ENDPOINT")
     root = store.root()
     existing = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):

@@ -54,7 +54,7 @@ def _policy(context: Context) -> Iterator[CheckResult]:
 
 
 def _not_downloaded(model: Pretrained, name: str, level: Level) -> Iterator[CheckResult]:
-    if model.gated and "huggingface" in model.hub_order and not huggingface.has_token():
+    if model.gated and model.source != "modelscope" and not huggingface.has_token():
         message = f"{model.path} is gated, and no token is set"
         yield CheckResult(level, "model.path", message, "accept its licence on the hub and set HF_TOKEN")
     if huggingface.offline():

@@ -7,7 +7,6 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core import machine
 from launcher.core.problems import Problems
-from launcher.preflight.plan import plan
 
 SFT = ["algorithm=sft", "data=reverse"]
 VLLM = ["algorithm=grpo", "model=qwen3-0.6b", "data=reverse", "sampler=vllm", "hardware=gpu", "hardware.device=l4",
@@ -24,15 +23,6 @@ def test_threads_are_those_of_the_environment(
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setattr(machine, "cpu_count", lambda: 8)
     assert machine.threads_of_a_process(processes) == threads
-
-
-@pytest.mark.parametrize("address", ["hf-mirror.example", "http://127.0.0.1:9"])
-def test_a_mirror_that_is_not_there_is_named(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", address)
-    monkeypatch.setattr("launcher.hubs.huggingface.getproxies", dict)
-    (found,) = [result for result in plan([*SFT, "model=hf", "model.path=o/m"]).results
-                if result.subject == "HF_ENDPOINT"]  # fmt: skip
-    assert found.level == "WARN" and "unset HF_ENDPOINT" in found.fix
 
 
 @pytest.mark.parametrize(

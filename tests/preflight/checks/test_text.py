@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import resource
 import time
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import Message, Row
 from launcher.text import measure, process
 from launcher.text.encoder import Encoder
-from launcher.text.tokenizer import character_tokenizer, load_tokenizer
+from launcher.text.tokenizer import load_tokenizer
 
 SIZES = ["data.max_prompt_length=64", "data.max_response_length=32", "data.train_batch_size=4"]
 
@@ -304,31 +303,3 @@ def test_plans_of_several_threads_ask_at_once(folder: Path) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(count, range(2))) == [3, 3]
-
-
-@pytest.mark.parametrize(
-    ("change", "truth", "expected"),
-    [
-        ({}, "Ab \u00e9", ""),
-        ({"decoder": None}, "Aab", r"reads 'Aab' back as 'A a b'"),
-        ({"normalizer": {"type": "Lowercase"}}, "ab", ""),
-        ({"normalizer": {"type": "Lowercase"}}, "Ab", r"reads 'Ab' back as 'ab' \(1 of 1 texts\).*tokenizer\.json"),
-        ({"normalizer": {"type": "NFKC"}}, "\uff21b", ""),
-    ],
-    ids=str,
-)
-def test_texts_that_come_back_otherwise(change: dict[str, Any], truth: str, expected: str) -> None:
-    tokenizer = character_tokenizer("Aab \u00e9")
-    node = json.loads(tokenizer.backend_tokenizer.to_str()) | change
-    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(node))
-    found = [*measure.changed(Encoder(tokenizer, Files()), [Row("t:1", "ab a", ground_truth=truth)])]
-    assert [result.level for result in found] == (["WARN"] if expected else [])
-    assert all(re.search(expected, result.line) for result in found)
-
-
-def test_a_tokenizer_that_draws_its_tokens_is_refused() -> None:
-    tokenizer = character_tokenizer("ab")
-    merging = {"a": 0, "b": 1, "ab": 2}
-    tokenizer._tokenizer = Tokenizer(models.BPE(merging, [("a", "b")], dropout=0.5))
-    (found,) = measure.changed(Encoder(tokenizer, Files()), [Row("t:1", "ab")])
-    assert found.level == "FAIL" and "model.dropout is 0.5" in found.line and "set it to null" in found.line

@@ -26,11 +26,10 @@ EmailQuestions: noise repeats
 Environment: concurrency max_result_characters max_turns memory_gb on_fault refills system_prompt timeout_s
   tool_timeout_s workers
 Files: prompt_key response_key
-FromHub: revision source sources
+FromHub: revision source
 GRPO: kl_loss_type
 GSPO: clip_ratio_high clip_ratio_low
 Hardware: memory_gb
-Hub: sources
 Local: master_port
 Model: lora_alpha target_modules
 Optim: lr_decay_steps lr_power min_lr_ratio
