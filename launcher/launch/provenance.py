@@ -2,7 +2,7 @@
 
 {"spec": [sha256 of spec.yaml, after each change by a resume, too],
  "code": {"rlrun": {"commit", "diff"}, "folder": {...}}, "python", "system", "installed": [name==version],
- "hardware": {...}, "data": sha256, "model": {"files": ...}, "reward": [...], "seed", "words",
+ "hardware": {...}, "data": sha256, "model": {"files": ...}, "reward": [...], "seed",
  "environment": {name: value}}
 """
 
@@ -46,9 +46,9 @@ ENVIRONMENT = (
 _SECTIONS = {"spec": list, "code": dict, "installed": list, "hardware": dict, "environment": dict}
 
 
-def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
+def write(folder: Folder, run: RunSpec, spec: str) -> None:
     """Record what decides the result of `run`, prepared and written as the text `spec`. Raises `Problems`."""
-    write_atomic(folder.lock, json.dumps(collect(run, spec, typed), indent=1) + "\n")
+    write_atomic(folder.lock, json.dumps(collect(run, spec), indent=1) + "\n")
 
 
 def amend(folder: Folder, spec: str) -> None:
@@ -76,7 +76,7 @@ def unreadable(path: Path, error: Exception, fix: str = "start a new run") -> Pr
     return Problems(Problem(str(path), f"cannot be read, {error_message(error)}", fix, "bad-file"))
 
 
-def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
+def collect(run: RunSpec, spec: str) -> dict[str, Any]:
     """The lock of a run that starts now. The data is read whole, models are not. Raises `Problems`."""
     return {
         "spec": [_sha256(spec)],
@@ -89,7 +89,6 @@ def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
         "model": model_origin(run.model),
         "reward": reward_origin(run.reward),
         "seed": run.seed,
-        "words": typed,
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     }
 

@@ -49,7 +49,7 @@ def prepare_rerun(folder: Folder, overrides: Sequence[str]) -> Rerun:
     if problems := _missing_inputs(run):
         raise Problems(problems)
     # what `overrides` change is no change of the environment, unless the old run cannot be compared
-    now = provenance.collect(run if _missing_inputs(old) else old, "", "")
+    now = provenance.collect(run if _missing_inputs(old) else old, "")
     changed = {name: _change(recorded[name], now[name]) for name in DECISIVE
                if not provenance.same_files(recorded.get(name), now[name])}  # fmt: skip
     differences = [f"{name}: {change}" for name, change in changed.items()]

@@ -54,8 +54,7 @@ def start(
     run = replace(run, trainer=replace(trainer, experiment_name=name))
     folder, lock = take(root, trainer.project_name, name)
     with lock:
-        typed = shlex.join(["rlrun", *arguments])
-        write_atomic(folder.words, typed + "\n")
+        write_atomic(folder.words, shlex.join(["rlrun", *arguments]) + "\n")
         requested, prepared = run, fetched(run, sinks)
         if (prepared.model, prepared.data, prepared.reward) != (run.model, run.data, run.reward):
             requested, refits = refit_settings(run, ready.given)
@@ -68,7 +67,7 @@ def start(
         prepared = replace(prepared, reward=reward, environment=environment)
         write_all(sinks, RunState(status="running"), [], [*notes, *more_notes])
         run, spec = prepared.within(folder.path).applied_to(requested), to_yaml(requested)
-        provenance.write(folder, run, spec, typed)
+        provenance.write(folder, run, spec)
         write_atomic(folder.prepared, prepared.to_json())
         write_atomic(folder.spec, spec)
         write_atomic(folder.prepared, replace(prepared, rows=_check_data(run, folder)).to_json())

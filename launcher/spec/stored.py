@@ -98,10 +98,7 @@ def read_prepared(folder: Path) -> Prepared | None:
         text = read_file(folder / PREPARED)
     except FileNotFoundError:
         return None
-    node = parse_json(text)
-    if isinstance(node, dict):
-        node.pop("rows_have_styles", None)  # a key that version 0.1 wrote
-    return from_node(Prepared, node).within(folder)
+    return from_node(Prepared, parse_json(text)).within(folder)
 
 
 def read_run(folder: Path) -> RunSpec:

@@ -23,10 +23,9 @@ RUN = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "data.n_prompts=6
 
 
 def test_it_says_what_decides_a_result_and_costs_little() -> None:
-    taken = json.loads(json.dumps(provenance.collect(RUN, to_yaml(RUN), "rlrun train x")))
+    taken = json.loads(json.dumps(provenance.collect(RUN, to_yaml(RUN))))
     assert set(taken) == {
-        "spec", "code", "python", "system", "installed", "hardware", "data", "model", "reward",
-        "seed", "words", "environment",
+        "spec", "code", "python", "system", "installed", "hardware", "data", "model", "reward", "seed", "environment",
     }  # fmt: skip
     assert f"pydantic=={version('pydantic')}" in taken["installed"]
     assert taken["installed"] == sorted(taken["installed"])
@@ -40,7 +39,7 @@ def test_only_variables_that_change_numbers_are_written_down(monkeypatch: pytest
     for name in provenance.ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    taken = provenance.collect(RUN, "", "")
+    taken = provenance.collect(RUN, "")
     assert taken["environment"] == {"OMP_NUM_THREADS": "3"}
     assert "canary" not in json.dumps(taken)
 
