@@ -30,7 +30,7 @@ METRICS = ("metric", "self", "other", "third")
 _COMPARE, _RUN = "_compare", "_run"  # reserved names
 
 
-class _Reader(ast.NodeTransformer):
+class _ConditionReader(ast.NodeTransformer):
     """Turns `a < b` into a call that is false where a value is unknown, and `run.a.b` into a call that looks it up.
     Raises `ValueError` for anything that is not allowed in a condition."""
 
@@ -102,7 +102,7 @@ def parse_condition(
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text)} characters; expected at most {LONGEST}")
     try:
-        read = _Reader(metrics, functions, run).visit(ast.parse(text.strip(), mode="eval"))
+        read = _ConditionReader(metrics, functions, run).visit(ast.parse(text.strip(), mode="eval"))
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text!r} is no expression: {error}") from error
     except ValueError as error:

@@ -218,11 +218,7 @@ class OwnRun(JudgedRun):
     def held_out_fine(self) -> bool:
         """Whether a validation of late is not worse than any before."""
         curve = self.validations
-        return (
-            len(curve) > 1
-            and curve[-1].step >= 0.8 * self.steps
-            and self._worse_by(best_of(self.validations), curve[-1]) <= 0
-        )
+        return len(curve) > 1 and curve[-1].step >= 0.8 * self.steps and self._worse_by(best_of(curve), curve[-1]) <= 0
 
     def exploited(self) -> bool:
         """The reward is up, and the mean of the last two validations is significantly worse than the best before them:
