@@ -280,10 +280,11 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row under our metric names; if two names mean one metric, only one of them is translated."""
     values = dict[str, float]()
     scores = {f"val-core/{name}/reward/mean@1": score for name, score in (row.get("held_out") or {}).items()}
-    for name, value in ({"training/epoch": row.get("epoch")} | dict(_flat(row["metrics"])) | scores).items():
+    reported: dict[str, Any] = {"training/epoch": row.get("epoch"), **dict(_flat(row["metrics"])), **scores}
+    for name, value in reported.items():
         with suppress(ValueError, TypeError, OverflowError):  # not a number: a text, a picture
             values[name] = float(value)
-    names = {reported: ours for ours, reported in by_our_names(values).items()}
+    names = {theirs: ours for ours, theirs in by_our_names(values).items()}
     return {names.get(name, name): value for name, value in values.items()}
 
 
