@@ -205,7 +205,7 @@ class ByStyle(Weighted):
     def span(self) -> float | None:  # type: ignore[override]
         """The larger span of the two sums, as each row has one style."""
         spans = [self._span_of(self._parts_of_kind(kind)) for kind in {part.learned for part in self.parts.values()}]
-        return None if None in spans else max(filter(None, spans))
+        return None if None in spans else max(span for span in spans if span is not None)
 
     def _scorers(self, answer: Answer) -> Mapping[str, Reward]:
         return self._parts_of_kind(answer.asks_model)

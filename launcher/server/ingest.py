@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,6 +51,7 @@ from launcher.views.findings import judge_of
 from launcher.views.record import RunRecord
 
 PROJECT = "logged"
+DEEPEST = 8  # levels of metrics in metrics
 IDLE_S, LOOK_S = 60.0, 5.0
 """A job whose loggers send nothing for so long is closed; a logger sends something every 5 s."""
 LEVELS = {"failed": "critical", "error": "critical", "warning": "warn", "warn": "warn"}
@@ -279,11 +280,19 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row under our metric names; if two names mean one metric, only one of them is translated."""
     values = dict[str, float]()
     scores = {f"val-core/{name}/reward/mean@1": score for name, score in (row.get("held_out") or {}).items()}
-    for name, value in ({"training/epoch": row.get("epoch")} | row["metrics"] | scores).items():
+    reported: dict[str, Any] = {"training/epoch": row.get("epoch"), **dict(_flat(row["metrics"])), **scores}
+    for name, value in reported.items():
         with suppress(ValueError, TypeError, OverflowError):  # not a number: a text, a picture
             values[name] = float(value)
-    names = {reported: ours for ours, reported in by_our_names(values).items()}
+    names = {theirs: ours for ours, theirs in by_our_names(values).items()}
     return {names.get(name, name): value for name, value in values.items()}
+
+
+def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value with its name; that of a nested one is `outer/inner`, as in verl."""
+    for name, value in metrics.items():
+        nested = isinstance(value, Mapping) and prefix.count("/") < DEEPEST
+        yield from _flat(value, f"{prefix}{name}/") if nested else [(f"{prefix}{name}", value)]
 
 
 def folder_for(jobs: Jobs, uuid: str) -> Folder:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, get_args
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -69,6 +69,7 @@ def add_handlers(app: FastAPI) -> None:
     """Turn every error of every route into a problem document."""
     app.add_exception_handler(Problems, _handle_problems)
     app.add_exception_handler(RequestValidationError, _handle_validation)
+    app.add_exception_handler(WebSocketRequestValidationError, _handle_socket_validation)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _handle_http)
     app.add_exception_handler(FileNotFoundError, _handle_gone)
     app.add_exception_handler(500, _handle_fault)
@@ -85,6 +86,10 @@ def _handle_validation(request: Request, error: Exception) -> Response:
     model = body.field_info.annotation if body else None
     fields = [name for each in get_args(model) or (model,) for name in getattr(each, "model_fields", ())]
     return document(422, [_field_problem(each, fields) for each in error.errors()])
+
+
+async def _handle_socket_validation(socket: WebSocket, error: WebSocketRequestValidationError) -> None:
+    await socket.send_denial_response(document(422, [_field_problem(each, ()) for each in error.errors()]))
 
 
 def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:

@@ -125,6 +125,7 @@ logger = DualLogger(os.environ["JOB"], sys.argv[1], wandb_enabled=False)
 values = {"a": np.float32(0.5), "b": np.array(2), "c": float("nan"), "d": float("-inf"), 5: 1, "e": True, (1, 2): 3.0,
           "text": "no number", "list": [1, 2], "\\udcff": 4}
 logger.log_metrics(np.int64(1), values)
+logger.log_metrics(1, {"actor": {"lr": {"last": 1e-6}}})
 logger.log_metrics(2, None)
 logger.log_metrics(None, {"a": 1})
 logger.log_metrics(3, {"text": "x" * 10_000_000})
@@ -149,6 +150,7 @@ logger.log_metrics(7, {"loss": 4.0})
     assert steps[0]["metrics"] == {
         "a": 0.5, "b": 2.0, "c": "NaN", "d": "-Infinity", "5": 1.0, "e": 1.0, "(1, 2)": 3.0, "\\udcff": 4.0,
     }  # fmt: skip
+    assert steps.pop(1)["metrics"] == {"actor/lr/last": 1e-6}
     assert [node["step"] for node in steps[1:]] == [4] * 640 + [5, 6]
     skipped = [node["text"] for node in platform.lines(platform.job, "Alert") if "was left out" in node["text"]]
     assert len(skipped) == 2, "no metrics, and no step"

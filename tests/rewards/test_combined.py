@@ -145,6 +145,7 @@ def test_the_span_of_by_style_is_the_larger_of_both_sums() -> None:
     spans = {"right": rule, "also": rule, "short": Length(high=1, margin=1)}
     assert ByStyle(parts=spans, weights={"right": 3.0}).span == Weighted(parts=spans, weights={"right": 3.0}).span
     assert ByStyle(parts={**spans, "model": learned}).span is None  # a model's is not known
+    assert ByStyle(parts={"right": rule}, weights={"right": 0.0}).span == 0.0
 
     @settings
     class Bounded(FakeModel):

@@ -146,9 +146,10 @@ def test_a_socket_has_the_lines_after_a_number_and_then_what_comes(root, client)
         with (folder / "events.jsonl").open("a") as log:
             log.write(more + "\n")
         assert socket.receive_text() == more
-    for path in ("/api/jobs/nonsense/stream", f"/api/jobs/{job['uuid']}/stream?after=NaN"):
-        with pytest.raises(WebSocketDenialResponse if "nonsense" in path else Exception):
+    for path, status in (("/api/jobs/nonsense/stream", 404), (f"/api/jobs/{job['uuid']}/stream?after=NaN", 422)):
+        with pytest.raises(WebSocketDenialResponse) as refused:
             client.websocket_connect(HERE + path).__enter__()
+        assert refused.value.status_code == status and refused.value.json()["problems"]
 
 
 def test_changes_of_all_jobs_are_sent(root, client):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Annotated, Any
@@ -35,6 +36,7 @@ from launcher.views.read import log_in, run_in
 
 router = APIRouter(tags=["records"], responses=declared(404, 422))
 JOB = "/api/jobs/{uuid}"
+CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of a UTF-8 character after its first
 MOST_TEXT = 2**20  # bytes of a log in one response
 MOST_STEPS = 1_000  # steps of a timeline
 MOST_JOBS = 20  # jobs in a comparison
@@ -162,27 +164,14 @@ def get_logs(
     with open_file(run.log or run.inside(run.folder.path / name)) as file:
         size = os.fstat(file.fileno()).st_size
         begin = min(offset if offset >= 0 else max(size + offset, 0), size)
-        block = os.pread(file.fileno(), limit + 6, begin)
-    skipped = 0
-    while begin and skipped < min(3, len(block)) and block[skipped] & 0xC0 == 0x80:  # inside of a UTF-8 character
-        skipped += 1
+        block = os.pread(file.fileno(), limit + 3, begin)  # with the rest of a character of four bytes
+    skipped = len(block[:3]) - len(block[:3].lstrip(CONTINUATION)) if begin else 0
+    part, decoder = block[skipped:limit], getincrementaldecoder("utf-8")("replace")
+    if not (text := decoder.decode(part)):  # it has less than a character
+        part, text = block[skipped:], decoder.decode(block[max(skipped, limit) :], final=len(block) < limit + 3)
     begin += skipped
-    part = _cut_at_character(block[skipped:], max(limit - skipped, 1))
-    text = redact(part.decode("utf-8", "replace"))
-    return Json({"name": name, "text": text, "offset": begin, "next": begin + len(part), "size": size, "files": files})
-
-
-def _cut_at_character(block: bytes, limit: int) -> bytes:
-    """The first `most` bytes, without an incomplete UTF-8 character at the end; at least one character."""
-    end = min(limit, len(block))
-    for distance in range(min(3, end)):
-        byte = block[end - distance - 1]
-        if byte & 0xC0 != 0x80:  # a character begins here
-            length = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
-            if length > distance + 1:
-                return block[: end - distance - 1] or block[:length]
-            break
-    return block[:end]
+    end = begin + len(part) - len(decoder.getstate()[0])
+    return Json({"name": name, "text": redact(text), "offset": begin, "next": end, "size": size, "files": files})
 
 
 def _logs_of(run: ReadRun) -> list[str]:
