@@ -44,7 +44,7 @@ BELOW = {
     "engines.verl.config": "core config.names engines.verl.rules",
     "engines.verl": "core config.names spec data logs models rewards engines engines.verl.config engines.verl.rules",
     "reports": "core health monitor runs views config",
-    "config.reference": "core spec config.names config",
+    "config.reference": "core spec config",
     "engines.torch.train": (
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
@@ -172,13 +172,21 @@ def _shape_of_schema(schema: Mapping[str, Any]) -> Shape:
     if schema.get("type") == "array":
         return _list_shape(schema)
     if inner := schema.get("additionalProperties"):
-        value = Shape("Any") if inner is True else _shape_of_schema(inner)
-        return Shape(f"dict[str, {value.kind}]", value.range)
+        return _dict_shape(inner)
     if title := schema.get("$ref", "").rpartition("/")[2] or ("properties" in schema and schema["title"]):
         return Shape(title)
+    return _scalar_shape(schema)
+
+
+def _scalar_shape(schema: Mapping[str, Any]) -> Shape:
     kind = _KINDS[schema["type"]]
     values = {"bool": ("true", "false"), "null": ("null",)}.get(kind, ())
     return Shape(kind, f"matches {schema['pattern']}" if "pattern" in schema else _range(schema), values)
+
+
+def _dict_shape(inner: Mapping[str, Any] | Literal[True]) -> Shape:
+    value = Shape("Any") if inner is True else _shape_of_schema(inner)
+    return Shape(f"dict[str, {value.kind}]", value.range)
 
 
 def _list_shape(schema: Mapping[str, Any]) -> Shape:

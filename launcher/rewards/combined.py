@@ -105,14 +105,16 @@ class Weighted(Combined):
             indices = [index for index, parts in enumerate(scorers) if name in parts]
             scores = score_safely(part, [answers[index] for index in indices])
             _add_columns(columns, name, scores, indices, len(answers))
+            if weight == 0:
+                continue
             for index, value, fault in zip(indices, scores.total, scores.faults, strict=True):
-                if fault and weight:
+                if fault:
                     faults[index] = faults[index] or f"{name}: {fault}"
-                elif weight:
+                else:
                     total[index] += weight * value
                     own_sum[index] += weight * value
         for values in (total, *sums.values()):
-            values[:] = [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
+            values[:] = _without_faulty(values, faults)
         return Scores(total, {**columns, **sums}, faults)
 
     def weight_by_name(self) -> dict[str, float]:
@@ -230,6 +232,11 @@ def replace_each(reward: Whole, kind: type[Kind], change: Callable[[Kind], Any])
     if isinstance(reward, Combined):
         return replace(reward, parts={name: replace_each(part, kind, change) for name, part in reward.parts.items()})
     return reward
+
+
+def _without_faulty(values: Sequence[float], faults: Sequence[str]) -> list[float]:
+    """The values, with NaN for each answer that has a fault."""
+    return [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
 
 
 def _add_columns(
