@@ -310,8 +310,8 @@ def _test_validations(one: NamedRun, other: NamedRun, a: HeldOut, b: HeldOut) ->
     if not pairs or len(pairs) < ENOUGH * logged:
         why = f"only {len(pairs)} held-out prompts have a {label(a.name)} of their own in both logs"
         return [test("", found=compare_unpaired(a, b))], [f"the test is not paired, as {why}"]
-    left_out = logged - len(pairs)
-    remarks = [f"{left_out} prompts lack a score in one of the runs and are left out"] if left_out else []
+    missing = logged - len(pairs)
+    remarks = [f"{missing} prompts lack a score in one of the runs and are left out"] if missing else []
     sources = sorted({source for source, _, _ in pairs})[:MOST_SOURCES]
     tests = [test("", found=_compare_pairs(pairs))]
     if len(sources) > 1:
