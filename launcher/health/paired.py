@@ -5,7 +5,7 @@ Min's interval of the difference of two paired shares (Agresti & Min 2005, Stati
 Other scores: Student's paired t test and its interval (Student 1908, Biometrika 6); as their signs could all have come
 by chance, p is at least that of the sign test of as many differences.
 Several runs of each of two settings: Student's t test over the scores of the runs, whose variance is pooled, as another
-seed trains another model. It tells of other seeds on the same held-out rows.
+seed trains another model. It is about other seeds on the same held-out rows.
 Without common items: an interval of the difference from those of the two means (Newcombe 1998, method 10; Zou & Donner
 2008), and a normal test. Several comparisons: Holm 1979.
 """
