@@ -111,9 +111,8 @@ class Weighted(Combined):
                 elif weight:
                     total[index] += weight * value
                     own_sum[index] += weight * value
-        for values in (total, *sums.values()):
-            values[:] = [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
-        return Scores(total, {**columns, **sums}, faults)
+        known_sums = {name: _known(values, faults) for name, values in sums.items()}
+        return Scores(_known(total, faults), {**columns, **known_sums}, faults)
 
     def weight_by_name(self) -> dict[str, float]:
         return {name: self.weights.get(name, 1.0) for name in self.parts}
@@ -230,6 +229,11 @@ def replace_each(reward: Whole, kind: type[Kind], change: Callable[[Kind], Any])
     if isinstance(reward, Combined):
         return replace(reward, parts={name: replace_each(part, kind, change) for name, part in reward.parts.items()})
     return reward
+
+
+def _known(values: Sequence[float], faults: Sequence[str]) -> list[float]:
+    """`values`, with NaN where there is a fault."""
+    return [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
 
 
 def _add_columns(

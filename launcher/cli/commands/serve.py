@@ -45,12 +45,12 @@ def serve(
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         got = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         raise Problems(Problem("serve", got, "pip install 'rlrun[serve]'", "not-installed"))
-    from launcher.server.access import new_token, read_token  # noqa: PLC0415  # late: no other command loads a web server
+    from launcher.server import access  # noqa: PLC0415  # late: no other command loads a web server
     from launcher.server.listening import listen, run  # noqa: PLC0415  # late, as above
     from launcher.server.routes.app import create_app  # noqa: PLC0415  # late, as above
     from launcher.server.services import ServerSettings  # noqa: PLC0415  # late, as above
 
-    own_token = (os.environ.get("RLRUN_TOKEN") or new_token()) if token or not _is_loopback(host) else ""
+    own_token = (os.environ.get("RLRUN_TOKEN") or access.new_token()) if token or not _is_loopback(host) else ""
     settings = ServerSettings(root, tuple(also or ()), database, own_token, reindex, host)
     app = create_app(settings)
     sockets = listen(host, [port] if page_port is None else [port, page_port])
@@ -61,7 +61,7 @@ def serve(
             say(f"serves {root} at http://{shown}:{each.getsockname()[1]}")
         if own_token:
             typer.echo(f"token {own_token}")  # the only place where tokens are not redacted
-            typer.echo(f"token {read_token(own_token)} (can only read)")
+            typer.echo(f"token {access.read_token(own_token)} (can only read)")
         tell("Ctrl-C ends the server; runs go on")
 
     run(app, sockets, began)

@@ -51,15 +51,17 @@ def _call_function(name: str, ask: Ask, args: list[Any]) -> Any:
 def _equal(result: Any, expected: Any) -> bool:
     """Equal as JSON: tuples are lists; floats may differ by 1e-6, relative or absolute."""
     if isinstance(result, float | Fraction | Decimal) or isinstance(expected, float):
-        numbers = isinstance(result, int | float | Fraction | Decimal) and isinstance(expected, int | float)
-        is_truth = isinstance(result, bool) or isinstance(expected, bool)
-        return numbers and not is_truth and math.isclose(result, expected, rel_tol=1e-6, abs_tol=1e-6)
+        return all(map(_is_number, (result, expected))) and math.isclose(result, expected, rel_tol=1e-6, abs_tol=1e-6)
     if isinstance(result, list | tuple | deque | range) and isinstance(expected, list):
         return len(result) == len(expected) and all(map(_equal, result, expected))
     if isinstance(result, dict) and isinstance(expected, dict):
         result = {key if isinstance(key, str) else json.dumps(key): value for key, value in result.items()}
         return result.keys() == expected.keys() and all(_equal(result[key], expected[key]) for key in result)
     return type(result) is type(expected) and bool(result == expected)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Fraction | Decimal) and not isinstance(value, bool)
 
 
 def counted(node: ast.stmt) -> bool:
