@@ -113,9 +113,8 @@ class Weighted(Combined):
                 else:
                     total[index] += weight * value
                     own_sum[index] += weight * value
-        for values in (total, *sums.values()):
-            values[:] = _without_faulty(values, faults)
-        return Scores(total, {**columns, **sums}, faults)
+        known_sums = {name: _known(values, faults) for name, values in sums.items()}
+        return Scores(_known(total, faults), {**columns, **known_sums}, faults)
 
     def weight_by_name(self) -> dict[str, float]:
         return {name: self.weights.get(name, 1.0) for name in self.parts}
@@ -234,8 +233,8 @@ def replace_each(reward: Whole, kind: type[Kind], change: Callable[[Kind], Any])
     return reward
 
 
-def _without_faulty(values: Sequence[float], faults: Sequence[str]) -> list[float]:
-    """The values, with NaN for each answer that has a fault."""
+def _known(values: Sequence[float], faults: Sequence[str]) -> list[float]:
+    """`values`, with NaN where there is a fault."""
     return [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
 
 

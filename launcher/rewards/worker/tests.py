@@ -51,9 +51,7 @@ def _call_function(name: str, ask: Ask, args: list[Any]) -> Any:
 def _equal(result: Any, expected: Any) -> bool:
     """Equal as JSON: tuples are lists; floats may differ by 1e-6, relative or absolute."""
     if isinstance(result, float | Fraction | Decimal) or isinstance(expected, float):
-        return (
-            _is_number(result) and _is_number(expected) and math.isclose(result, expected, rel_tol=1e-6, abs_tol=1e-6)
-        )
+        return all(map(_is_number, (result, expected))) and math.isclose(result, expected, rel_tol=1e-6, abs_tol=1e-6)
     if isinstance(result, list | tuple | deque | range) and isinstance(expected, list):
         return len(result) == len(expected) and all(map(_equal, result, expected))
     if isinstance(result, dict) and isinstance(expected, dict):
