@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from itertools import islice, pairwise
 from operator import gt, lt
 from statistics import fmean, median
@@ -29,6 +30,7 @@ WINDOWS = (3, 50)  # fewest and most values of a window
 OUTLINE = 128  # most points of an outline
 BENDS = 50  # last values whose scatter is measured
 LAGS = (3, 5, 8)  # distances, in values, of the neighbours that a value is compared with
+MOST_ITEMS = 5_000  # largest number of items that a share is recognised to be of
 
 
 class UnknownValue(Exception):
@@ -82,7 +84,9 @@ class Series:
         """How many values the mean needs to show a change of `SHARPEST` of the metric's span: 3 to 50."""
         self._noise, self._noise_size, self._chance_margin = 0.0, 0, 0.0  # noise of the first `_noise_size` values
         self._pending_sum, self._pending_count = 0.0, 0  # sum and number of the values that are not yet in the outline
+        self._scatter = (0, 0.0)  # (`size` when it was measured, scatter)
         self._fifths: tuple[int, Fifths] | None = None
+        self._items = (0, 1, False)  # (`size` then, number of items that values are shares of, exact?)
         self._minimum_before: deque[float] = deque(maxlen=LOWS)
         self._recent_noise: deque[float] = deque([0.0], maxlen=LOWS)
 
@@ -271,9 +275,33 @@ class Series:
         """Standard deviation of a value around the line through its neighbours, so that a steady trend is no noise; of
         18 values also around lines through others farther off, as a value may wander. Of few an upper bound."""
         self._require_values(4)
-        values = self.lately(BENDS)
-        near = _deviation(_second_differences(values, 1)) / math.sqrt(6) * (1 + 4 / self.size)
-        return max(near, *(_lagged_scatter(values, apart) for apart in LAGS))
+        return self._find_scatter()
+
+    def _find_scatter(self) -> float:
+        if self._scatter[0] != self.size:
+            values = self.lately(BENDS)
+            near = _deviation(_second_differences(values, 1)) / math.sqrt(6) * (1 + 4 / self.size)
+            self._scatter = self.size, max(near, *(_lagged_scatter(values, apart) for apart in LAGS))
+        return self._scatter[1]
+
+    def item_error(self) -> float:
+        """Standard error of a share of items, such as right answers, where the values tell of how many: 0.4375 and
+        0.46875 are of 32. 0 where they do not: of shares that were rounded to 4 digits, and of other values.
+
+        It holds for items that count 0 or 1. Scores of partial credit look like those of more items (0, 0.1 and 1 over
+        32 items are shares of 320), and the error too small: of 8 values or more it is at least their `scatter`.
+        """
+        self._require_values(1)
+        seen, items, exact = self._items
+        for value in self.lately(min(self.size - seen, RECENT)):
+            share = Fraction(value).limit_denominator(MOST_ITEMS)
+            fits = 0 <= value <= 1 and abs(share - Fraction(value)) < Fraction(1, 10**9)
+            items = math.lcm(items, share.denominator) if fits and 0 < items <= MOST_ITEMS else 0
+            exact = exact or abs(round(value, 4) - value) > 1e-9
+        self._items = self.size, items, exact
+        mean = min(max(sum(self.latest) / len(self.latest), 0.0), 1.0)
+        error = math.sqrt(mean * (1 - mean) / items) if exact and 0 < items <= MOST_ITEMS else 0.0
+        return max(error, self._find_scatter()) if error and self.size >= LOWS else error
 
     def expected_max(self) -> float:
         """Expected largest of n standard normal values, n being the number of values so far: sqrt(2 ln n), its bound

@@ -18,6 +18,7 @@ STAIRS = [float(number // 10) for number in range(100)]
 LONG = [float(number) for number in range(1, 301)]
 NAMED = {"RAMP": RAMP, "WAVE": WAVE, "FALLS": FALLS, "STAIRS": STAIRS, "LONG": LONG}
 CASES = yaml.safe_load((Path(__file__).parent / "series.yaml").read_text(encoding="utf-8"))
+SHARES = [0.40625, 0.4375, 0.46875, 0.4375]
 
 
 def series(values: Sequence[float], first: int = 1) -> Series:
@@ -88,6 +89,22 @@ def test_scatter_is_off_the_line_through_neighbours() -> None:
     assert FUNCTIONS["scatter"](series(slow[:17])) == pytest.approx(
         max(8 / 15 / 0.7979 / 1, 1 / 0.6745, math.sqrt(10 / 15)) / math.sqrt(6) * (1 + 4 / 17), rel=0.2
     )
+
+
+@pytest.mark.parametrize(("values", "error"), [
+    (SHARES, math.sqrt(0.4375 * 0.5625 / 32)), ([0.4375, 0.46875], math.sqrt(0.453125 * 0.546875 / 32)),
+    ([0.5, 0.25], 0), ([0.4375, 1.5], 0), ([0.4375, -0.5], 0), ([0.4375, 0.1234567], 0), ([1 / 4999, 1 / 4993], 0),
+    ([1 / 5001] * 2, 0),
+    ([1 / 4999] * 2, math.sqrt(4998 / 4999**2 / 4999)), ([1.0, 1.0], 0),
+])  # fmt: skip
+def test_the_error_of_a_share_of_items(values: list[float], error: float) -> None:
+    assert FUNCTIONS["item_error"](series(values)) == pytest.approx(error, abs=1e-12)
+
+
+def test_partial_credit_has_at_least_its_scatter() -> None:
+    values = [0.09375, 0.90625] * 4
+    assert FUNCTIONS["item_error"](series(values)) == FUNCTIONS["scatter"](series(values)) > 0.5
+    assert FUNCTIONS["item_error"](series(values[:7])) < 0.1
 
 
 def test_a_drop_is_in_the_noise_before_it() -> None:
