@@ -163,10 +163,7 @@ def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
 def _shape_of_schema(schema: Mapping[str, Any]) -> Shape:
     """The shape of a value with this JSON schema, as pydantic writes it."""
     if branches := schema.get("anyOf"):
-        shapes = list(map(_shape_of_schema, branches))
-        kind = " or ".join(dict.fromkeys(shape.kind for shape in shapes))
-        ranges = ", ".join(shape.range for shape in shapes if shape.range)
-        return Shape(kind, ranges, tuple(value for shape in shapes for value in shape.values))
+        return _union_shape(list(map(_shape_of_schema, branches)))
     if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
         return Shape("one of", ", ".join(map(written, values)), tuple(map(written, values)))
     if schema.get("type") == "array":
@@ -179,6 +176,12 @@ def _shape_of_schema(schema: Mapping[str, Any]) -> Shape:
     kind = _KINDS[schema["type"]]
     values = {"bool": ("true", "false"), "null": ("null",)}.get(kind, ())
     return Shape(kind, f"matches {schema['pattern']}" if "pattern" in schema else _range(schema), values)
+
+
+def _union_shape(shapes: Sequence[Shape]) -> Shape:
+    kind = " or ".join(dict.fromkeys(shape.kind for shape in shapes))
+    ranges = ", ".join(shape.range for shape in shapes if shape.range)
+    return Shape(kind, ranges, tuple(value for shape in shapes for value in shape.values))
 
 
 def _list_shape(schema: Mapping[str, Any]) -> Shape:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def diagnose(
     with suppress(ValidationError):  # `_repair` reports what `build` cannot convert
         build(full, values)
     typed = [*values, *(key for key in meant if key not in files)]
-    doubtful.update(problem.where for problem in absent)
+    doubtful.update(map(attrgetter("where"), absent))
     ignored = IgnoredArguments(frozenset(doubtful), typed, suggester.holders)
     run, run_problems, ignored = _repair(deepcopy(full), compose_plain, ignored)
     problems += [each for problem in run_problems for each in suggester.named(problem, values)]

@@ -153,10 +153,7 @@ def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], 
     """The command at `place` (`file:line`); each word's line is searched in the continued lines that follow."""
     first_line, overrides, notes = int(place.rpartition(":")[2]), list[SourcedOverride](), list[str]()
     for word in words:
-        key, line = word.partition("=")[0], first_line
-        while line < len(lines) and key not in lines[line - 1] and lines[line - 1].rstrip().endswith("\\"):
-            line += 1
-        where = f"{name}:{line if line <= len(lines) and key in lines[line - 1] else first_line}"
+        where = f"{name}:{_line_with(word.partition('=')[0], lines, first_line)}"
         text = word
         for part in placeholders:
             text = text.replace(part, "unknown")
@@ -169,3 +166,11 @@ def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], 
               if option.key != "config-dir"]  # fmt: skip
     request = RunRequest(arguments, folders[-1] if folders else None, tuple(notes))
     return Command(name, request, any(one.text == _MARKER for one in overrides))
+
+
+def _line_with(key: str, lines: Sequence[str], first: int) -> int:
+    """The line of a command that begins in line `first`, and is continued, in which `key` stands; else `first`."""
+    line = first
+    while line < len(lines) and key not in lines[line - 1] and lines[line - 1].rstrip().endswith("\\"):
+        line += 1
+    return line if line <= len(lines) and key in lines[line - 1] else first

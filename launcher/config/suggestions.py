@@ -213,10 +213,7 @@ class Suggester:
         groups = list(self.files)
         near = nearest(one.plain, groups, cutoff=0.75) if "." not in one.plain else None
         if group := one.plain if one.plain in groups else near:
-            words = [f"{group}={readable(one.value)}"]
-            got = "arguments have no dashes" if one.plain == group else ""
-            fix = self._fix_unknown_choice(words)
-            return self._suggest(one, fix or f"did you mean {shell_text(words)}?", got, () if fix else words)
+            return self._suggest_group(one, group)
         likeness = {name: _likeness(one.plain.lower(), name) for name in self.holders if self._has(name)}
         setting = max(likeness, key=lambda name: likeness[name])
         leaf = one.plain.lower().rpartition(".")[2]
@@ -228,6 +225,13 @@ class Suggester:
         words = [f"{setting}={readable(one.value)}"]
         is_near = likeness[setting] >= ALIKE
         return self._suggest(one, f"did you mean {shell_text(words)}?", "", words) if is_near else None
+
+    def _suggest_group(self, one: Unknown, group: str) -> Suggestion:
+        words = [f"{group}={readable(one.value)}"]
+        got = "arguments have no dashes" if one.plain == group else ""
+        if fix := self._fix_unknown_choice(words):
+            return self._suggest(one, fix, got)
+        return self._suggest(one, f"did you mean {shell_text(words)}?", got, words)
 
     def _has(self, name: str) -> bool:
         """Whether the run has a setting, or may have it."""
