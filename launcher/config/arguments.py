@@ -34,7 +34,7 @@ _REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
 _TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not as a part of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
+_ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=|~[A-Za-z_][\w./@]*\Z")
 
 
 @dataclass(frozen=True)

@@ -163,10 +163,7 @@ def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
 def _shape_of_schema(schema: Mapping[str, Any]) -> Shape:
     """The shape of a value with this JSON schema, as pydantic writes it."""
     if branches := schema.get("anyOf"):
-        shapes = list(map(_shape_of_schema, branches))
-        kind = " or ".join(dict.fromkeys(shape.kind for shape in shapes))
-        ranges = ", ".join(shape.range for shape in shapes if shape.range)
-        return Shape(kind, ranges, tuple(value for shape in shapes for value in shape.values))
+        return _union_shape(list(map(_shape_of_schema, branches)))
     if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
         return Shape("one of", ", ".join(map(written, values)), tuple(map(written, values)))
     if schema.get("type") == "array":
@@ -187,6 +184,12 @@ def _scalar_shape(schema: Mapping[str, Any]) -> Shape:
 def _dict_shape(inner: Mapping[str, Any] | Literal[True]) -> Shape:
     value = Shape("Any") if inner is True else _shape_of_schema(inner)
     return Shape(f"dict[str, {value.kind}]", value.range)
+
+
+def _union_shape(shapes: Sequence[Shape]) -> Shape:
+    kind = " or ".join(dict.fromkeys(shape.kind for shape in shapes))
+    ranges = ", ".join(shape.range for shape in shapes if shape.range)
+    return Shape(kind, ranges, tuple(value for shape in shapes for value in shape.values))
 
 
 def _list_shape(schema: Mapping[str, Any]) -> Shape:

@@ -3,11 +3,12 @@ mistake must not hide another. Loaded only where something is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from launcher.config.arguments import Arguments, allowed_to_add, parse, removes
 from launcher.config.compose import Composed, choices, chosen_also, compose_run, placeholders
+from launcher.config.defaults import derive
 from launcher.config.explain import build, explain
 from launcher.config.nodes import nested, walk
 from launcher.config.suggestions import CHOICE_OF_SETTING, Suggester, Suggestion, suggest_choice
@@ -29,11 +31,11 @@ ROUNDS = 16
 """Rounds of resetting before giving up; each round resets at least one setting."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class IgnoredArguments:
     """What of the typed arguments is not in the run that is left."""
 
-    names: set[str]
+    names: frozenset[str]
     """Settings and groups whose value is not what was typed."""
     typed: Sequence[str]
     """Names of all settings that were typed."""
@@ -74,23 +76,24 @@ def diagnose(
     files, values = choices(config_dir), arguments.texts
     missing = _missing_groups(arguments, composed, files, config_dir)
     choice_answers = [suggest_choice(group, choice, sorted(files[group])) for group, choice in arguments.no_choices]
-    arguments.doubtful.update(answer.problem.where for answer in choice_answers if not answer.certain)
+    doubtful = {*arguments.doubtful, *(each.problem.where for each in choice_answers if not each.certain)}
     all_typed = values | {unknown.plain: unknown.value for unknown in arguments.unknown}
     suggester = Suggester(composed.node, files, missing, all_typed)
     answers = [*map(suggester.suggestion, arguments.unknown), *choice_answers]
     meant = _find_replacements(arguments, answers)
-    reported = {*arguments.doubtful, *meant, *dict(arguments.no_choices)}
+    reported = {*doubtful, *meant, *dict(arguments.no_choices)}
     not_chosen = [group for group in missing if group not in reported]
-    problems = [*(answer.problem for answer in answers), *problems]
-    problems += _find_missing(arguments, composed, {group: sorted(files[group]) for group in not_chosen})
+    absent = _find_missing(composed, {group: sorted(files[group]) for group in not_chosen}, doubtful)
+    problems = [*(answer.problem for answer in answers), *problems, *absent]
     chosen = arguments.choices | _choices_for(missing, values) | {key: meant[key] for key in meant if key in files}
     full, compose_plain = _compose_with_choices(arguments, composed, chosen, meant, config_dir)
     suggester = Suggester(full, files, not_chosen, all_typed)
     with suppress(ValidationError):  # `_repair` reports what `build` cannot convert
         build(full, values)
     typed = [*values, *(key for key in meant if key not in files)]
-    ignored = IgnoredArguments(arguments.doubtful, typed, suggester.holders)
-    run, run_problems = _repair(deepcopy(full), compose_plain, ignored)
+    doubtful.update(map(attrgetter("where"), absent))
+    ignored = IgnoredArguments(frozenset(doubtful), typed, suggester.holders)
+    run, run_problems, ignored = _repair(deepcopy(full), compose_plain, ignored)
     problems += [each for problem in run_problems for each in suggester.named(problem, values)]
     return run, list(dict.fromkeys(problems)), ignored
 
@@ -105,10 +108,11 @@ def _missing_groups(
     return [group for group in files if group not in (chosen if group in no_default else composed.node)]
 
 
-def _find_missing(arguments: Arguments, composed: Composed, not_chosen: Mapping[str, Sequence[str]]) -> list[Problem]:
+def _find_missing(
+    composed: Composed, not_chosen: Mapping[str, Sequence[str]], doubtful: Collection[str]
+) -> list[Problem]:
     """A problem for each group without a choice and each value that config files leave open (`???`)."""
-    unset = [place for place, value in walk(composed.node) if value == "???" and place not in arguments.doubtful]
-    arguments.doubtful.update(unset, not_chosen)
+    unset = [place for place, value in walk(composed.node) if value == "???" and place not in doubtful]
     return [
         *(Problem(group, "not chosen", CHOICES.get(group) or f"it may be {', '.join(known)}", "unknown-choice")
           for group, known in not_chosen.items()),
@@ -166,15 +170,15 @@ def _placeholders_node() -> dict[str, Any]:
 
 def _repair(
     node: dict[str, Any], compose_plain: Callable[[], Mapping[str, Any]], ignored: IgnoredArguments
-) -> tuple[RunSpec | None, list[Problem]]:
-    """The run that is left when all that is wrong is reset, or None, and what was wrong. `compose_plain` composes the
-    run without typed values. Adds what was reset to the names of `ignored`."""
+) -> tuple[RunSpec | None, list[Problem], IgnoredArguments]:
+    """The run that is left when all that is wrong is reset, or None; what was wrong; and `ignored` with what was reset.
+    `compose_plain` composes the run without typed values."""
     fixed = set[str]()
     problems, still_typed = list[Problem](), list(ignored.typed)  # names of typed values not reset so far
     for _ in range(ROUNDS):
         built = _try_build(node)
         if isinstance(built, RunSpec):
-            return built, problems
+            return built, problems, ignored
         problems += [each for each in built if not ignored.explains(each) and each not in problems]
         at_fault, source = _choose_resets(built, still_typed, ignored.names, fixed)
         if not at_fault:
@@ -182,14 +186,15 @@ def _repair(
         fixed |= at_fault if source is not None else set()
         for key in at_fault:
             _reset(node, compose_plain() if source is None else source, key)
+        derive(node)  # what could not be derived from a wrong value
         still_typed = [name for name in still_typed if name not in at_fault]
         typed_below = {key for key in ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
-        ignored.names |= at_fault | typed_below
-    return None, problems
+        ignored = replace(ignored, names=ignored.names | at_fault | typed_below)
+    return None, problems, ignored
 
 
 def _choose_resets(
-    problems: Sequence[Problem], typed: Sequence[str], reset_names: set[str], fixed: set[str]
+    problems: Sequence[Problem], typed: Sequence[str], reset_names: Set[str], fixed: Set[str]
 ) -> tuple[set[str], Mapping[str, Any] | None]:
     """The names to reset, and the node with their new values (None: those that the choices alone give). Typed settings
     that the problems are about come first; then values that the problems name, whole groups, or all that was typed.

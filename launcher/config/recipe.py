@@ -1,6 +1,13 @@
-"""The runs of a recipe: its `rlrun train` commands, each word with its line. Bash runs the script in a sandbox.
+"""Runs that a file describes: the `rlrun train` commands of a recipe, which bash runs in a sandbox, and YAML files of
+arguments. Each word has its line.
 
-recipes/grpo-gsm8k.sh, grpo-gsm8k and recipes/quickstart.sh#2 (the second of several) name one.
+recipes/grpo-gsm8k.sh, grpo-gsm8k and recipes/quickstart.sh#2 (the second of several) name a recipe's run. A YAML file:
+
+algorithm: grpo
+model: Qwen/Qwen3-0.6B
+data: train.jsonl
+optim.lr: 1e-6
+sampler: {n: 8}
 """
 
 from __future__ import annotations
@@ -11,17 +18,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.config import run_file
+from launcher.config.arguments import separate_options
 from launcher.config.compose import groups
 from launcher.config.descriptions import fields_of
+from launcher.config.nodes import TARGET
 from launcher.config.request import RunRequest, SourcedOverride
+from launcher.config.yaml_lines import leaves
 from launcher.core.files import conf_dir
+from launcher.core.overrides import is_plain, literal, quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
-from launcher.core.redaction import is_secret_name
 from launcher.sandbox.reading import can_confine, read_script
 from launcher.spec.run import RunSpec
 
-_VALUE_OPTIONS = {"--config-dir", "--resume", "--root"}
+YAML = (".yaml", ".yml")
 _MARKER = "rlrun.argument=of-the-recipe"
 """The one argument that a recipe is run with: a command that contains it passes on overrides (`"$@"`)."""
 _BASH_VARIABLES = re.compile(r"BASH.*|SHELLOPTS|ENV|PS4|LD_.*")
@@ -43,13 +52,10 @@ def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe
     """The recipe's overrides, then the typed ones; a word without `=` may name a YAML file of a run. Raises `Problems`
     where the recipe does not pass the typed ones on."""
     typed = list[SourcedOverride]()
-    files = [recipe] if recipe and recipe.lower().endswith(run_file.ENDINGS) else []
+    files = [recipe] if recipe and recipe.lower().endswith(YAML) else []
     for word in [*files, *overrides]:
-        if "=" in word or not word.lower().endswith(run_file.ENDINGS):
-            typed.append(SourcedOverride(word, f"command line: {word}"))
-            continue
-        arguments, config_dir = run_file.arguments_of(Path(word).expanduser(), config_dir)
-        typed += [SourcedOverride(text, f"{word}:{line}", "recipe") for text, line in arguments]
+        is_file = "=" not in word and word.lower().endswith(YAML)
+        typed += _read_yaml(word) if is_file else [SourcedOverride(word, f"command line: {word}")]
     if recipe is None or files:
         return RunRequest(last_choices(typed), config_dir)
     command = one(recipe)
@@ -59,6 +65,28 @@ def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe
         )
     base = command.request
     return replace(base, overrides=last_choices([*base.overrides, *typed]), config_dir=config_dir or base.config_dir)
+
+
+def _read_yaml(name: str) -> list[SourcedOverride]:
+    """The arguments of a YAML file. Raises `Problems`."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        near = suggest(path.name, sorted(each.name for ending in YAML for each in Path().glob(f"*{ending}")))
+        raise Problems(Problem(name, "no such file", near, "not-found"))
+    settings = leaves(path)
+    if not settings:
+        raise Problems(Problem(name, "holds no settings", "use lines such as algorithm: grpo", "bad-file"))
+    if resolved := next((leaf for key, leaf in settings.items() if key.rpartition(".")[2] == TARGET), None):
+        fix = "use rlrun rerun RUN SETTING=VALUE, or a file of arguments such as algorithm: grpo"
+        raise Problems(Problem(f"{name}:{resolved.line}", "is a run as it was resolved", fix, "bad-file"))
+    return [
+        SourcedOverride(f"{key}={literal(leaf.value, _text)}", f"{name}:{leaf.line}", "recipe")
+        for key, leaf in settings.items()
+    ]
+
+
+def _text(value: str) -> str:
+    return value if value and is_plain(value) else quoted(value)
 
 
 def last_choices(overrides: list[SourcedOverride]) -> list[SourcedOverride]:
@@ -125,36 +153,24 @@ def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], 
     """The command at `place` (`file:line`); each word's line is searched in the continued lines that follow."""
     first_line, overrides, notes = int(place.rpartition(":")[2]), list[SourcedOverride](), list[str]()
     for word in words:
-        key, line = word.partition("=")[0], first_line
-        while line < len(lines) and key not in lines[line - 1] and lines[line - 1].rstrip().endswith("\\"):
-            line += 1
-        where = f"{name}:{line if line <= len(lines) and key in lines[line - 1] else first_line}"
+        where = f"{name}:{_line_with(word.partition('=')[0], lines, first_line)}"
         text = word
         for part in placeholders:
             text = text.replace(part, "unknown")
         if text != word:
             notes.append(f"{where}: {word} stands here as {text}; only a running shell knows it")
         overrides.append(SourcedOverride(text, where, "recipe"))
-    own_overrides = [one for one in overrides if one.text != _MARKER]
-    arguments, config_dir, other_options = options_apart(own_overrides)
-    notes += [f"{name}: {option} is left out; it is not an override" for option in other_options]
-    return Command(name, RunRequest(arguments, config_dir, tuple(notes)), len(own_overrides) < len(overrides))
+    arguments, options = separate_options([one for one in overrides if one.text not in (_MARKER, "--")])
+    folders = [Path(option.value) for option in options if option.key == "config-dir"]
+    notes += [f"{name}: {option.shown} is left out; it is not an override" for option in options
+              if option.key != "config-dir"]  # fmt: skip
+    request = RunRequest(arguments, folders[-1] if folders else None, tuple(notes))
+    return Command(name, request, any(one.text == _MARKER for one in overrides))
 
 
-def options_apart(overrides: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:
-    """The overrides; the folder that `--config-dir` names; the other options, with their values where these are no
-    secrets."""
-    arguments, config_dir, other_options = list[SourcedOverride](), None, list[str]()
-    words = iter(overrides)
-    for word in words:
-        option, _, value = word.text.partition("=")
-        if not option.startswith("-"):
-            arguments.append(word)
-            continue
-        if option in _VALUE_OPTIONS and not value:
-            value = next((after.text for after in words), "")
-        if option == "--config-dir":
-            config_dir = Path(value)
-        else:
-            other_options.append(option if is_secret_name(option) else f"{option} {value}".strip())
-    return arguments, config_dir, other_options
+def _line_with(key: str, lines: Sequence[str], first: int) -> int:
+    """The line of a command that begins in line `first`, and is continued, in which `key` stands; else `first`."""
+    line = first
+    while line < len(lines) and key not in lines[line - 1] and lines[line - 1].rstrip().endswith("\\"):
+        line += 1
+    return line if line <= len(lines) and key in lines[line - 1] else first

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.arguments import OPTIONS, PLAIN, Unknown
-from launcher.config.descriptions import fields_of
 from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off
 from launcher.config.names.table import SECTIONS, Translation, table
 from launcher.config.nodes import flat, owner
-from launcher.config.slips import HUB_ADDRESS
+from launcher.config.slips import HUB_ADDRESS, choice_of_value
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
 from launcher.spec.run import RunSpec
@@ -40,7 +39,7 @@ class Suggestion:
     overrides: tuple[str, ...] = ()
     """Arguments that can replace the wrong one; empty where only the user can say what was meant."""
     certain: bool = False
-    """Whether `overrides` are beyond doubt what was meant."""
+    """Whether the choice in `overrides` is beyond doubt what was meant."""
 
 
 @dataclass
@@ -80,9 +79,8 @@ class Suggester:
         """Fix for a setting of ours with another project's value, such as `model.dtype=bf16`; else empty."""
         meanings = [each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ())]
         words = convert(meanings[0], one.value, self.run_context()) if meanings else []
-        return (
-            f"use {shell_text(words)}" if words and words != [one.argument] and words[0].startswith(one.plain) else ""
-        )
+        is_other = words and words != [one.argument] and words[0].startswith(one.plain)
+        return f"use {shell_text(words)}" if words and is_other else ""
 
     # ---- names of other projects
 
@@ -102,17 +100,16 @@ class Suggester:
         got = self._describe_owner(one, name)
         if not words:
             return self._suggest(one, self._advise_without_words(one, meaning, words), got)
-        meant = self._replace_unknown_choices(words)
-        lacking = self.lacking(meant)
+        if fix := self._fix_unknown_choice(words):
+            return self._suggest(one, fix, got)
+        lacking = self.lacking(words)
         if lacking and lacking.partition(".")[0] not in self.missing_groups:
             return self._suggest(one, self._point_to_choices(lacking, one.value), got)
-        if meant != words and is_complete(meant):
-            return self._suggest(one, f"did you mean {shell_text(meant)}?", got, () if lacking else meant)
         choices_note = f"of {lacking.partition('.')[0]}={shown(self.holders.get(lacking, ()))}" * bool(lacking)
         note = "; ".join(filter(None, (meaning.note, choices_note)))
-        is_typed = not lacking and is_complete(meant) and "{}" in (meaning.use or "{}")  # other uses are only examples
-        fix = f"use {shell_text(meant)} ({note})" if note else f"use {shell_text(meant)}"
-        return self._suggest(one, fix, got, meant if is_typed else (), certain=meant == words)
+        is_typed = not lacking and is_complete(words) and "{}" in (meaning.use or "{}")  # other uses are only examples
+        fix = f"use {shell_text(words)} ({note})" if note else f"use {shell_text(words)}"
+        return self._suggest(one, fix, got, words if is_typed else ())
 
     def _describe_owner(self, one: Unknown, name: str) -> str:
         """`is TRL's name`; empty for a name of ours or of no project in particular."""
@@ -130,18 +127,15 @@ class Suggester:
             return self._point_to_choices(lacking, one.value)
         return f"use {meaning.ours[0]}=VALUE"
 
-    def _replace_unknown_choices(self, words: Sequence[str]) -> list[str]:
-        """The words; a choice that does not exist is replaced by the nearest one, or by a placeholder."""
-        replaced = list[str]()
-        for word in words:
-            group, _, choice = word.partition("=")
-            if group not in self.files or choice in self.files[group]:
-                replaced.append(word)
-            elif near := nearest(choice, list(self.files[group])):
-                replaced.append(f"{group}={near}")
-            else:
-                replaced += ["data=files", "data.train_files=FILE"] if group == "data" else [f"{group}=CHOICE"]
-        return replaced
+    def _fix_unknown_choice(self, words: Sequence[str]) -> str:
+        """What to type where one of the words makes a choice that its group does not have; else empty."""
+        for group, _, choice in (word.partition("=") for word in words):
+            files = self.files.get(group)
+            if files and choice not in files and not choice_of_value(group, choice, files):
+                near = nearest(choice, list(files))
+                otherwise = "data=files data.train_files=FILE" if group == "data" else f"{group}=CHOICE"
+                return f"did you mean {group}={near}?" if near else f"use {otherwise}"
+        return ""
 
     def lacking(self, words: Sequence[str]) -> str:
         """The first setting of these words that the run lacks and that no choice among the words brings; else empty."""
@@ -198,7 +192,7 @@ class Suggester:
             if not is_group and not nearest(place, groups, cutoff=0.75):  # an unknown section, such as validation
                 return self._suggest(one, f"did you mean {setting}?")
             words = [f"{setting}={readable(one.value)}"]
-            return self._suggest(one, f"use {shell_text(words)}", got, words, certain=True)
+            return self._suggest(one, f"use {shell_text(words)}", got, words)
         if not same_leaf or len(leaf) < 3 or nearest(leaf, self._leaf_names(top), cutoff=0.85):
             return None
         return self._suggest(one, self._point_to_choices(same_leaf[0], one.value))
@@ -219,9 +213,7 @@ class Suggester:
         groups = list(self.files)
         near = nearest(one.plain, groups, cutoff=0.75) if "." not in one.plain else None
         if group := one.plain if one.plain in groups else near:
-            words = self._replace_unknown_choices([f"{group}={one.value}"])
-            got = "arguments have no dashes" if one.plain == group else ""
-            return self._suggest(one, f"did you mean {shell_text(words)}?", got, words)
+            return self._suggest_group(one, group)
         likeness = {name: _likeness(one.plain.lower(), name) for name in self.holders if self._has(name)}
         setting = max(likeness, key=lambda name: likeness[name])
         leaf = one.plain.lower().rpartition(".")[2]
@@ -234,13 +226,18 @@ class Suggester:
         is_near = likeness[setting] >= ALIKE
         return self._suggest(one, f"did you mean {shell_text(words)}?", "", words) if is_near else None
 
+    def _suggest_group(self, one: Unknown, group: str) -> Suggestion:
+        words = [f"{group}={readable(one.value)}"]
+        got = "arguments have no dashes" if one.plain == group else ""
+        if fix := self._fix_unknown_choice(words):
+            return self._suggest(one, fix, got)
+        return self._suggest(one, f"did you mean {shell_text(words)}?", got, words)
+
     def _has(self, name: str) -> bool:
         """Whether the run has a setting, or may have it."""
         return name.partition(".")[0] in self.missing_groups or has_setting(self.node, name)
 
-    def _suggest(
-        self, one: Unknown, fix: str, got: str = "", words: Iterable[str] = (), *, certain: bool = False
-    ) -> Suggestion:
+    def _suggest(self, one: Unknown, fix: str, got: str = "", words: Iterable[str] = ()) -> Suggestion:
         top, _, rest = one.key.partition(".")
         if not got and rest and top in self.missing_groups:
             got = f"no choice of {top} has a setting {short_repr(rest)}"
@@ -248,16 +245,13 @@ class Suggester:
             cls, key = owner(self.node, one.key)
             got = f"{cls.__name__ if cls is not RunSpec else top} has no setting {short_repr(key)}"
         problem = Problem(one.shown, got or f"no group or setting {short_repr(top)}", fix, "unknown-setting")
-        return Suggestion(problem, tuple(words), certain)
+        return Suggestion(problem, tuple(words))
 
     def _list_known(self, one: Unknown) -> str:
         """The fix that lists what may stand in place of a name."""
         top, _, rest = one.plain.partition(".")
-        if rest and top in self.missing_groups:
-            return suggest("", [name.partition(".")[2] for name in self.holders if name.startswith(f"{top}.")])
-        if rest and top in (*self.files, *PLAIN):
-            return suggest("", list(fields_of(owner(self.node, one.plain)[0])), listed="it has")
-        return suggest("", [*self.files, *PLAIN])
+        below = [name.partition(".")[2] for name in self.holders if name.startswith(f"{top}.") and self._has(name)]
+        return suggest("", below, listed="it has") if rest and below else suggest("", [*self.files, *PLAIN])
 
 
 def words_of_others(name: str, value: str) -> list[str]:

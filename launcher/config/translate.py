@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from launcher.config.arguments import PLAIN, parse, read_arguments
@@ -97,7 +98,7 @@ def translated(by: RunRequest, accepted: Collection[str]) -> Translated | None:
     return _Translator(by, typed, chosen, files, engine.names).translate() if engine.names else None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Translator:
     by: RunRequest
     typed: Sequence[SourcedOverride]
@@ -106,27 +107,38 @@ class _Translator:
     names: OtherNames
 
     def translate(self) -> Translated | None:
-        self.holders = holders(self.files)
-        self.given = {self._current_name(each): each.value for each in self.typed}
-        others = self._find_other_names()
-        if not others:
+        if not self.others:
             return None
-        named = [each for each in self.typed if each in others or ("." in each.key and self._meanings(each.key))]
-        derived = self._derived_choices(named)
-        self.suggester = self._suggester([each for each in self.typed if each not in others], derived)
-        taken = {each: found for each in named if (found := self._translate_argument(each, each in others))}
-        for word, source in derived.values():
+        taken = {each: found for each in self.named if (found := self._translate_argument(each))}
+        for word, source in self.derived.values():
             if source in taken and word not in taken[source].words:
                 taken[source] = replace(taken[source], words=(word, *taken[source].words))
         return self._build_request(taken)
 
-    def _suggester(self, ours: Sequence[SourcedOverride], derived: Mapping[str, tuple[str, object]]) -> Suggester:
-        """Suggestions for the run that our arguments and these choices make."""
-        more = [SourcedOverride(word, word) for word, _ in derived.values()]
+    @cached_property
+    def holders(self) -> Mapping[str, Sequence[str]]:
+        return holders(self.files)
+
+    @cached_property
+    def given(self) -> Mapping[str, str]:
+        """Today's name of each argument, and its value."""
+        return {self._current_name(each): each.value for each in self.typed}
+
+    @cached_property
+    def named(self) -> Sequence[SourcedOverride]:
+        """The arguments in names of the project, and those in names of ours that the project has, too."""
+        return [each for each in self.typed if each in self.others or ("." in each.key and self._meanings(each.key))]
+
+    @cached_property
+    def suggester(self) -> Suggester:
+        """Suggestions for the run that our arguments and the derived choices make."""
+        ours = [each for each in self.typed if each not in self.others]
+        more = [SourcedOverride(word, word) for word, _ in self.derived.values()]
         node = compose_chosen(read_arguments([*ours, *more], self.files), self.by.config_dir).node
         return Suggester(node, self.files, [group for group in self.files if group not in node], self.given)
 
-    def _find_other_names(self) -> list[SourcedOverride]:
+    @cached_property
+    def others(self) -> Sequence[SourcedOverride]:
         """The arguments in names of the engine's project: names of the table, keys of the project, and keys in one of
         its sections."""
         ours = {*self.files, *PLAIN}
@@ -152,16 +164,17 @@ class _Translator:
 
     # ---- choices
 
-    def _derived_choices(self, named: Sequence[SourcedOverride]) -> dict[str, tuple[str, SourcedOverride]]:
-        """Group -> the choice that these arguments imply and the argument, for groups of which none is typed."""
+    @cached_property
+    def derived(self) -> Mapping[str, tuple[str, SourcedOverride]]:
+        """Group -> the choice that the arguments imply and the argument, for groups of which none is typed."""
         derived, context = dict[str, tuple[str, SourcedOverride]](), RunContext(self.given)
-        for each in named:
+        for each in self.named:
             meaning = self._meaning_of(self._current_name(each))
             for word in (self._words(meaning, each, context) if meaning else None) or ():
                 group, _, choice = word.partition("=")
                 if group not in self.chosen and choice in self.files.get(group, ()):
                     derived.setdefault(group, (word, each))
-        estimator = next((each for each in named if self._current_name(each) == "algorithm.adv_estimator"), None)
+        estimator = next((each for each in self.named if self._current_name(each) == "algorithm.adv_estimator"), None)
         has_settings = any(name.startswith("reward.") and name in self.holders for name in self.given)
         if estimator and "data.train_files" in self.given and "reward" not in self.chosen and not has_settings:
             derived.setdefault("reward", ("reward=auto", estimator))  # as verl scores: by each row's data_source
@@ -180,8 +193,9 @@ class _Translator:
 
     # ---- single arguments
 
-    def _translate_argument(self, typed: SourcedOverride, is_other_name: bool) -> Taken | None:
+    def _translate_argument(self, typed: SourcedOverride) -> Taken | None:
         """What an argument is taken as; None where it stays as it is."""
+        is_other_name = typed in self.others
         if not is_other_name and is_unset(typed.value):
             return None
         if _section(typed.key) not in self.suggester.missing_groups:  # then `algorithm.lam` of GRPO is one, too
