@@ -54,19 +54,20 @@ def write(folder: Folder, run: RunSpec, spec: str) -> None:
 def amend(folder: Folder, spec: str) -> None:
     """Add the new spec.yaml `spec` of a run that resumes with settings for where and how fast it runs."""
     recorded = read(folder)
-    recorded["spec"].append(_sha256(spec))
-    write_atomic(folder.lock, json.dumps(recorded, indent=1) + "\n")
+    if "spec" in recorded:
+        recorded["spec"].append(_sha256(spec))
+        write_atomic(folder.lock, json.dumps(recorded, indent=1) + "\n")
 
 
 def read(folder: Folder) -> dict[str, Any]:
-    """The recorded lock. Raises `Problems` where it cannot be read."""
+    """The recorded lock, which may lack keys. Raises `Problems` where it cannot be read."""
     path = folder.lock
     try:
         recorded = parse_json(read_file(path))
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
-    fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key), of) for key, of in _SECTIONS.items())
-    if not fits or not all(isinstance(line, str) for line in recorded["installed"]):
+    fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _SECTIONS.items())
+    if not fits or not all(isinstance(line, str) for line in recorded.get("installed", [])):
         raise Problems(Problem(str(path), "holds no lock", "start a new run", "bad-file"))
     return recorded
 
@@ -127,8 +128,8 @@ def _sha256(text: str) -> str:
 
 
 def spec_is_as_written(folder: Folder, recorded: dict[str, Any]) -> bool:
-    """Whether spec.yaml is the one that was locked."""
-    return checkpoints.sha256(folder.spec) in recorded["spec"]
+    """Whether spec.yaml is the one that was locked; true for locks that do not record it."""
+    return "spec" not in recorded or checkpoints.sha256(folder.spec) in recorded["spec"]
 
 
 # ---- which bytes a model and a reward are
