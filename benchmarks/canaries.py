@@ -1,4 +1,4 @@
-"""Plant 30 secrets, run real commands that meet them, and look for each in all that was written or said:
+"""Plant 29 secrets, run real commands that meet them, and look for each in all that was written or said:
 `python benchmarks/canaries.py`.
 
 Secrets lie in the environment, in words, URLs, config files, rows, in what a reward's function, a training process, its

@@ -15,7 +15,8 @@ from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
@@ -151,7 +152,8 @@ _BOUNDS = (("exclusiveMinimum", ">"), ("minimum", ">="), ("exclusiveMaximum", "<
 
 def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
     """A type as the command line's help names it: `int`, `float or null`, `list[str]`, `one of`."""
-    inside = next((each for each in (annotation, *get_args(annotation)) if is_pydantic_dataclass(each)), None)
+    branches = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else [annotation]
+    inside = next(filter(is_pydantic_dataclass, branches), None)
     shape = _shape_of_schema(TypeAdapter(Annotated[annotation, *metadata, Field()]).json_schema())
     rules = [*getattr(annotation, "__metadata__", ()), *metadata]
     if any(isinstance(rule, BeforeValidator) and rule.func is listed for rule in rules):

@@ -1,13 +1,6 @@
-"""Runs that a file describes: the `rlrun train` commands of a recipe, which bash runs in a sandbox, and YAML files of
-arguments. Each word has its line.
+"""The runs of a recipe: its `rlrun train` commands, each word with its line. Bash runs the script in a sandbox.
 
-recipes/grpo-gsm8k.sh, grpo-gsm8k and recipes/quickstart.sh#2 (the second of several) name a recipe's run. A YAML file:
-
-algorithm: grpo
-model: Qwen/Qwen3-0.6B
-data: train.jsonl
-optim.lr: 1e-6
-sampler: {n: 8}
+recipes/grpo-gsm8k.sh, grpo-gsm8k and recipes/quickstart.sh#2 (the second of several) name one.
 """
 
 from __future__ import annotations
@@ -18,19 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher.config import run_file
 from launcher.config.arguments import separate_options
 from launcher.config.compose import groups
 from launcher.config.descriptions import fields_of
-from launcher.config.nodes import TARGET
 from launcher.config.request import RunRequest, SourcedOverride
-from launcher.config.yaml_lines import leaves
 from launcher.core.files import conf_dir
-from launcher.core.overrides import is_plain, literal, quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.sandbox.reading import can_confine, read_script
 from launcher.spec.run import RunSpec
 
-YAML = (".yaml", ".yml")
 _MARKER = "rlrun.argument=of-the-recipe"
 """The one argument that a recipe is run with: a command that contains it passes on overrides (`"$@"`)."""
 _BASH_VARIABLES = re.compile(r"BASH.*|SHELLOPTS|ENV|PS4|LD_.*")
@@ -52,10 +42,13 @@ def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe
     """The recipe's overrides, then the typed ones; a word without `=` may name a YAML file of a run. Raises `Problems`
     where the recipe does not pass the typed ones on."""
     typed = list[SourcedOverride]()
-    files = [recipe] if recipe and recipe.lower().endswith(YAML) else []
+    files = [recipe] if recipe and recipe.lower().endswith(run_file.ENDINGS) else []
     for word in [*files, *overrides]:
-        is_file = "=" not in word and word.lower().endswith(YAML)
-        typed += _read_yaml(word) if is_file else [SourcedOverride(word, f"command line: {word}")]
+        if "=" in word or not word.lower().endswith(run_file.ENDINGS):
+            typed.append(SourcedOverride(word, f"command line: {word}"))
+            continue
+        arguments, config_dir = run_file.arguments_of(Path(word).expanduser(), config_dir)
+        typed += [SourcedOverride(text, f"{word}:{line}", "recipe") for text, line in arguments]
     if recipe is None or files:
         return RunRequest(last_choices(typed), config_dir)
     command = one(recipe)
@@ -65,28 +58,6 @@ def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe
         )
     base = command.request
     return replace(base, overrides=last_choices([*base.overrides, *typed]), config_dir=config_dir or base.config_dir)
-
-
-def _read_yaml(name: str) -> list[SourcedOverride]:
-    """The arguments of a YAML file. Raises `Problems`."""
-    path = Path(name).expanduser()
-    if not path.is_file():
-        near = suggest(path.name, sorted(each.name for ending in YAML for each in Path().glob(f"*{ending}")))
-        raise Problems(Problem(name, "no such file", near, "not-found"))
-    settings = leaves(path)
-    if not settings:
-        raise Problems(Problem(name, "holds no settings", "use lines such as algorithm: grpo", "bad-file"))
-    if resolved := next((leaf for key, leaf in settings.items() if key.rpartition(".")[2] == TARGET), None):
-        fix = "use rlrun rerun RUN SETTING=VALUE, or a file of arguments such as algorithm: grpo"
-        raise Problems(Problem(f"{name}:{resolved.line}", "is a run as it was resolved", fix, "bad-file"))
-    return [
-        SourcedOverride(f"{key}={literal(leaf.value, _text)}", f"{name}:{leaf.line}", "recipe")
-        for key, leaf in settings.items()
-    ]
-
-
-def _text(value: str) -> str:
-    return value if value and is_plain(value) else quoted(value)
 
 
 def last_choices(overrides: list[SourcedOverride]) -> list[SourcedOverride]:

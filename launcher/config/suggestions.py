@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.arguments import OPTIONS, PLAIN, Unknown
+from launcher.config.descriptions import fields_of
 from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off
 from launcher.config.names.table import SECTIONS, Translation, table
@@ -250,8 +251,11 @@ class Suggester:
     def _list_known(self, one: Unknown) -> str:
         """The fix that lists what may stand in place of a name."""
         top, _, rest = one.plain.partition(".")
-        below = [name.partition(".")[2] for name in self.holders if name.startswith(f"{top}.") and self._has(name)]
-        return suggest("", below, listed="it has") if rest and below else suggest("", [*self.files, *PLAIN])
+        if rest and top in self.missing_groups:
+            return suggest("", [name.partition(".")[2] for name in self.holders if name.startswith(f"{top}.")])
+        if rest and top in (*self.files, *PLAIN):
+            return suggest("", list(fields_of(owner(self.node, one.plain)[0])), listed="it has")
+        return suggest("", [*self.files, *PLAIN])
 
 
 def words_of_others(name: str, value: str) -> list[str]:

@@ -1,8 +1,7 @@
-"""Arguments of a run in a YAML file."""
+"""A run in a YAML file: by hand, and as `plan --yaml` and spec.yaml have it."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from launcher.config.resolve import resolve
 from launcher.config.yaml_lines import leaves
 from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node, to_yaml
 
 HAND = """\
 algorithm: grpo
@@ -44,16 +44,41 @@ def test_a_file_by_hand_and_what_is_typed_after_it() -> None:
     assert [word.where for word in run_request(["run.yaml"]).overrides][3] == "run.yaml:4"
 
 
+RUNS = [
+    ["algorithm=sft", "model=tiny", "data=reverse"],
+    ["algorithm=grpo", "model=qwen3-0.6b", "data=gsm8k", "reward=auto", "sampler.n=4", "hardware=h100x8"],
+    ["algorithm=ppo", "model=Qwen/Qwen3-9B", "data=rows.jsonl", "critic.optim.lr=1e-3", "reward=python",
+     "reward.path=my.py", "reward.kwargs={a: {b: 'x ${y} \"z\\''}}", "cluster=ray", "data.instruction='a\\nb'"],
+    ["algorithm=dapo", "model=tiny", "data=reverse", "reward=weighted", "reward.parts={gsm8k: 0.5, format: 2.0}",
+     "reward.parts.format.pattern='<x>'", "sampler.n=4"],
+    ["algorithm=grpo", "model=tiny", "data=reverse", "reward=gsm8k_format", "sampler.n=4"],
+    ["algorithm=grpo", "model=hf", "model.path=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl",
+     "hardware.n_gpus_per_node=4", "engine.extra=['trainer.balance_batch=false']"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", RUNS, ids=lambda words: words[0])
+def test_what_is_printed_is_taken_back(words: list[str]) -> None:
+    run = resolve([word for word in words if "${" not in word])
+    Path("spec.yaml").write_text(to_yaml(run))
+    assert to_node(of("spec.yaml")) == to_node(run)
+    assert of("spec.yaml", "seed=7").seed == 7
+    assert (
+        len(run_request(["spec.yaml"]).overrides) < 36
+    )  # what differs from the choices, and what would be fitted anew
+
+
 def test_a_choice_typed_again_takes_the_place_of_the_file_s() -> None:
-    Path("run.yaml").write_text(f"{HAND}data.train_batch_size: 32\nreward: gsm8k\n")
-    run = of("run.yaml", "algorithm=dapo", "data=rows.jsonl")
+    Path("spec.yaml").write_text(to_yaml(of("run.yaml", "data.train_batch_size=32")))
+    run = of("spec.yaml", "algorithm=dapo", "data=rows.jsonl")
     assert (type(run.algorithm).__name__, run.data.train_batch_size, run.sampler.n) == ("DAPO", 32, 4)
 
 
-def test_texts_of_a_file_are_taken_as_they_are() -> None:
-    kwargs = {"a": {"b": 'x {y} "z', "c": "a, b"}}
-    Path("run.yaml").write_text(f"{HAND}reward: python\nreward.path: my.py\nreward.kwargs: {json.dumps(kwargs)}\n")
-    assert of("run.yaml").reward.kwargs == kwargs  # type: ignore[attr-defined]
+def test_the_name_of_a_run_is_not_taken_from_its_folder() -> None:
+    Path("spec.yaml").write_text(to_yaml(of("run.yaml")))
+    assert of("spec.yaml").trainer.experiment_name == "007"
+    Path("lock.json").write_text("{}")
+    assert of("spec.yaml").trainer.experiment_name is None
 
 
 def test_what_overrides_a_merged_key_is_no_second_one() -> None:
@@ -72,7 +97,6 @@ def test_what_overrides_a_merged_key_is_no_second_one() -> None:
      ("a: [", "run.yaml:2: cannot be read: while parsing a flow node"),
      ("a:\n\tb: 1", "run.yaml:2: cannot be read: while scanning for the next token found character that cannot start"
       " any token; indent with spaces, as YAML takes no tabs"),
-     ("algorithm: {_target_: my.Own}\nmodel: tiny", "run.yaml:1: is a run as it was resolved; use rlrun rerun RUN"),
      ("optim:\n  lr: 1\nseed: 2\noptim:\n  lr: 2", "run.yaml:4: optim is set twice, first in line 1; set it once")],
 )  # fmt: skip
 def test_a_file_that_holds_no_run(text: str | None, line: str) -> None:
@@ -80,3 +104,21 @@ def test_a_file_that_holds_no_run(text: str | None, line: str) -> None:
     with pytest.raises(Problems) as problems:
         run_request(["run.yaml"])
     assert problems.value.lines[0].startswith(line)
+
+
+UNKNOWN = [
+    ("algorithm: {_target_: my.Own}\nmodel: tiny\n",
+     "algorithm: no choice has the class my.Own; use --config-dir with the folder that has it"),
+    ("algorithm: {eps: 1}\nmodel: {_target_: launcher.models.scratch.Scratch}\n",
+     "algorithm: not chosen; it may be dapo"),
+    ("algorithm: {lr: 1}\nreward: {_target_: launcher.rewards.exact.Exact, parts: {own: {_target_: my.Own}}}\n",
+     "reward.parts: no choice 'own'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line"), UNKNOWN)
+def test_a_class_that_is_unknown_or_missing_is_said_in_words(text: str, line: str) -> None:
+    Path("run.yaml").write_text(f"{text}data: reverse\n")
+    with pytest.raises(Problems) as problems:
+        of("run.yaml")
+    assert any(each.startswith(line) for each in problems.value.lines)

@@ -260,7 +260,7 @@ def _get_answer(rank: int, task: Any, seconds: float) -> Any:
     except RayError as error:
         why = f"{not_started}: {shorten(' '.join(str(error).split()))}"
         if isinstance(error, RayTaskError) or "No module named" in str(error):  # a second try would fail the same way
-            raise NotStarted(f"cluster: {why}; use one version of Python and of rlrun on all nodes") from error
+            raise NotStarted(f"cluster: {why}; use one version of rlrun, and of Python, on all nodes") from error
         raise ClusterLost(why) from error
 
 
