@@ -92,8 +92,9 @@ def _arguments(word: Word, value: Any, fields: Mapping[str, Any]) -> list[str]:
 
 
 def _hardware(count: int) -> list[str]:
-    if count and (machine.visible_gpus() or os.environ.get("RAY_ADDRESS")):
-        return ["hardware=gpu", f"hardware.n_gpus_per_node={count}"]
+    on_cluster = ["cluster=ray"] if os.environ.get("RAY_ADDRESS") and not machine.visible_gpus() else []
+    if count and (machine.visible_gpus() or on_cluster):
+        return ["hardware=gpu", f"hardware.n_gpus_per_node={count}", *on_cluster]
     return ["hardware=cpu"]
 
 

@@ -46,7 +46,7 @@ WHOLE_S = 300
 IDLE_S = 120.0
 """Seconds without any computation after which the process is taken for hung."""
 STUCK = "run it again"
-KEPT = "text"
+CACHE_NAME = "text"
 """Name under which answers are cached."""
 FILES = ("*.json", "*.jinja", "*.model", "*.txt", "additional_chat_templates/*.jinja")
 """Files of a model's folder that its tokenizer and chat template may depend on."""
@@ -56,14 +56,14 @@ PACKAGES = ("transformers", "tokenizers", "jinja2", "regex")
 class TextProcess:
     """Counts tokens, and checks tokenizer and chat template. Each method raises `Problems` where these fail."""
 
-    def __init__(self, model: Model, data: Dataset, exact: bool = False) -> None:
-        """`exact`: any tokenizer, which may load torch; otherwise the model must have a tokenizer.json."""
-        self.model, self.data, self.exact = model, data, exact
+    def __init__(self, model: Model, data: Dataset) -> None:
+        """The model must have a tokenizer.json, or be made of settings."""
+        self.model, self.data = model, data
         self._channel: Connection[Any, Any] | None = None
         self._process: BaseProcess | None = None
         self._spent = ""
         self._loaded = False
-        self._salt = b"" if exact else _fingerprint(model, data)
+        self._salt = _fingerprint(model, data)
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
         """Tokens of each row, as `lengths.count_tokens` counts them."""
@@ -88,10 +88,10 @@ class TextProcess:
         template renders of it as a whole; empty where there is none."""
         return str(self._ask("differs_by_turn", list(rows)))
 
-    def split_otherwise(self, rows: Sequence[Row]) -> str:
+    def first_split_difference(self, rows: Sequence[Row]) -> str:
         """The first text of the rows that AutoTokenizer splits differently from tokenizer.json; empty where there is
         none. It loads torch."""
-        return str(self._ask("split_otherwise", list(rows)))
+        return str(self._ask("first_split_difference", list(rows)))
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
         """Results of all checks of the tokenizer, and of the chat template on these rows."""
@@ -100,13 +100,13 @@ class TextProcess:
     def _ask(self, *question: Any) -> Any:
         """The answer, as JSON holds it. An answer with errors is not cached: it may differ next time."""
         key = hashlib.sha256(self._salt + repr(question).encode("utf-8", "replace")).hexdigest() if self._salt else ""
-        answer = recall(KEPT, key) if key else None
+        answer = recall(CACHE_NAME, key) if key else None
         if answer is None:
             if self._channel is None:
                 self._start()
             answer = self._receive_answer(question)
             if key and not (isinstance(answer, list) and any(isinstance(item, str) for item in answer)):
-                remember(KEPT, key, answer)
+                remember(CACHE_NAME, key, answer)
         return answer
 
     def _receive_answer(self, question: tuple[Any, ...]) -> Any:
@@ -130,7 +130,7 @@ class TextProcess:
     def _start(self) -> None:
         context = get_context("fork") if threading.active_count() == 1 else get_context("spawn")
         self._channel, child_channel = Pipe()
-        arguments = (child_channel, self.model, self.data, self.exact)
+        arguments = (child_channel, self.model, self.data)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         child_channel.close()
@@ -208,7 +208,7 @@ def _cpu_ticks(pid: int) -> str:
         return ""
 
 
-def _serve(channel: Connection[Any, Any], model: Model, data: Dataset, exact: bool) -> None:
+def _serve(channel: Connection[Any, Any], model: Model, data: Dataset) -> None:
     """The main function of the process: answer questions until the channel is closed."""
     devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
@@ -225,8 +225,7 @@ def _serve(channel: Connection[Any, Any], model: Model, data: Dataset, exact: bo
         try:
             from launcher.text.measure import Measure  # noqa: PLC0415  late: it loads transformers, here only
 
-            if not exact:  # `exact` loads torch, which takes longer
-                _limit_cpu(_load_s(model))
+            _limit_cpu(_load_s(model))
             return Measure(model, data)
         finally:
             _limit_cpu(WHOLE_S)

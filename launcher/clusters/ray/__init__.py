@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -36,12 +36,7 @@ class Ray(Cluster):
         return cpus if hardware.is_cpu else cpus | {"GPU": float(hardware.n_gpus_per_node)}
 
     def start(self, plan: Plan, logs: Path, lock: int) -> RayJob:
-        return self.start_on((), plan, logs, lock)
-
-    def start_on(self, node_ids: Sequence[str], plan: Plan, logs: Path, lock: int) -> RayJob:
-        """`start` on these nodes of a running cluster, one for each of the plan's: nothing is reserved there, and a
-        process that fails or is not started in `wait_s` ends no other."""
         return RayJob(
             plan, logs, lock, self.address, wait_s=self.wait_s, cpus=self.cpus_per_process,
-            usage_s=self.usage_pause_s(plan), node_ids=node_ids,
+            usage_s=self.usage_pause_s(plan),
         )  # fmt: skip

@@ -21,7 +21,7 @@ import ray
 from ray._private.state import available_resources_per_node  # there is no public function for single nodes
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from launcher.clusters.ray.job import ROUND_TRIP_S, DriverRequest
 from launcher.clusters.ray.rank import Rank
@@ -125,9 +125,7 @@ class _RayRun:
             self._handle_requests()
 
     def _reserve(self) -> None:
-        """Reserve the resources and wait for them; nothing is reserved on named nodes. Raises `NotStarted`."""
-        if self.request.node_ids:
-            return
+        """Reserve the resources and wait for them. Raises `NotStarted`."""
         nodes, count = self.request.nnodes, len(self.request.processes) // self.request.nnodes
         bundle = {"CPU": self.request.cpus * count}
         if self.request.gpus:
@@ -162,8 +160,7 @@ class _RayRun:
             shared = {"MASTER_ADDR": address, "MASTER_PORT": str(first["port"])}
         tasks, self.left = {}, set(self.places)
         for process in request.processes:
-            if (rank := process["rank"]) not in self.places:
-                continue
+            rank = process["rank"]
             rank_env = {"LOCAL_RANK": "0"} if request.gpus else {}  # Ray shows each its own GPU only
             if shared and (interface := "lo" if single else self.places[rank]["interface"]):
                 rank_env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
@@ -171,13 +168,10 @@ class _RayRun:
             tasks[rank] = self.actors[rank].start.remote(
                 rank, process["argv"], env, request.logs, request.cwd, request.gpus, request.usage_s
             )
-        self.left = set(self._collect_answers(tasks))
+        self._collect_answers(tasks)
 
     def _actor_options(self) -> list[dict[str, Any]]:
         """Ray's options for the actors of each of the plan's nodes."""
-        if self.request.node_ids:
-            pinned = [NodeAffinitySchedulingStrategy(node, soft=False) for node in self.request.node_ids]
-            return [{"num_cpus": 0, "scheduling_strategy": strategy} for strategy in pinned]
         assert self.group
         reserved = [
             PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
@@ -186,19 +180,9 @@ class _RayRun:
         return [{"num_cpus": self.request.cpus, "scheduling_strategy": strategy} for strategy in reserved]
 
     def _collect_answers(self, tasks: dict[int, Any]) -> dict[int, Any]:
-        """The result of each rank's task. Raises `NotStarted` or `ClusterLost`; where the nodes are named, a rank that
-        fails is reported as lost instead, and left out."""
-        answers, seconds = dict[int, Any](), self.request.wait_s if self.request.node_ids else START_S
-        deadline = time.monotonic() + seconds
-        for rank, task in tasks.items():
-            try:
-                answers[rank] = _get_answer(rank, task, max(deadline - time.monotonic(), 0.1))
-            except (NotStarted, ClusterLost) as error:
-                if not self.request.node_ids:
-                    raise
-                self.send(rank=rank, lost=str(error))
-                try_call(partial(ray.kill, self.actors.pop(rank)))
-        return answers
+        """The result of each rank's task. Raises `NotStarted` or `ClusterLost`."""
+        deadline = time.monotonic() + START_S
+        return {rank: _get_answer(rank, task, max(deadline - time.monotonic(), 0.1)) for rank, task in tasks.items()}
 
     # ---- while they run
 

@@ -24,7 +24,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,8 +63,6 @@ class DriverRequest:
     logs: str
     address: str
     wait_s: float
-    node_ids: list[str]
-    """Ray's ids of named nodes: each has one process, and nothing is reserved. Empty: the cluster chooses."""
     env: dict[str, str]
     cwd: str
 
@@ -74,19 +71,18 @@ class RayJob:
     """The driver process and its reports. Where the cluster cannot be joined, the job fails."""
 
     def __init__(
-        self, plan: Plan, logs: Path, lock: int, address: str, *, wait_s: float, cpus: float, usage_s: float,
-        node_ids: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self, plan: Plan, logs: Path, lock: int, address: str, *, wait_s: float, cpus: float, usage_s: float
+    ) -> None:
         """Raises `Problems` where there is no cluster at `address`. `cpus` are the cores of each process."""
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
         reached = reach(address)
         request = DriverRequest(
             [{**vars(process), "argv": list(process.argv), "env": dict(process.env)} for process in plan.processes],
-            plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address, wait_s, list(node_ids), env, os.getcwd(),
+            plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address, wait_s, env, os.getcwd(),
         )  # fmt: skip
         self._logs = logs
-        self._count, self._fail_together = len(request.processes), not request.node_ids
-        self._ended: dict[int, tuple[int, str]] = {}
+        self._count = len(request.processes)
+        self._ended = set[int]()
         self._failures: list[Failure] = []
         self._stacks: list[Stack] | None = None
         self._lost = ""
@@ -120,7 +116,7 @@ class RayJob:
         self._receive()
         failed = first_failure(self._failures)
         if not driver_ended:
-            if self._fail_together and failed and not self._killed and time.monotonic() - failed.at > GRACE_S:
+            if failed and not self._killed and time.monotonic() - failed.at > GRACE_S:
                 self.stop(signal.SIGKILL)  # the others wait for the one that failed
                 self._killed = True
             return None
@@ -136,10 +132,6 @@ class RayJob:
 
     def lost_resources(self) -> str:
         return self._lost
-
-    def ended(self) -> Mapping[int, tuple[int, str]]:
-        """Exit code of each process that has ended, and why it was lost; empty where it ended by itself."""
-        return self._ended
 
     def stacks(self, wait_s: float) -> list[Stack]:
         self._stacks, deadline = None, time.monotonic() + wait_s + ROUND_TRIP_S
@@ -193,10 +185,10 @@ class RayJob:
                     with (self._logs / f"rank-{rank}.log").open("a", encoding="utf-8") as log:
                         log.write(text)
             case {"rank": rank, "code": code}:
-                self._end_rank(rank, code, "")
+                self._end_rank(rank, code)
             case {"rank": rank, "lost": why}:
                 self._lost = self._lost or why
-                self._end_rank(rank, -signal.SIGKILL, why)
+                self._end_rank(rank, -signal.SIGKILL)
             case {"stacks": stacks}:
                 self._stacks = [Stack(**stack) for stack in stacks]
             case {"usage": measured}:
@@ -209,7 +201,7 @@ class RayJob:
                 self._refused = True
                 self._events.append(Crashed(lines=tuple(lines), cause="configuration"))
 
-    def _end_rank(self, rank: int, code: int, why: str) -> None:
-        self._ended[rank] = code, why
+    def _end_rank(self, rank: int, code: int) -> None:
+        self._ended.add(rank)
         if code:
             self._failures.append(Failure(rank, code, time.monotonic()))

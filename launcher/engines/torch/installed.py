@@ -15,7 +15,6 @@ from typing import Any
 BEGAN = time.perf_counter()
 
 import torch  # noqa: E402  # what is timed
-import torch.distributed as dist  # noqa: E402
 
 from launcher.core.user_code import CallFailure, try_call  # noqa: E402
 
@@ -36,7 +35,6 @@ def _torch() -> dict[str, Any]:
         "cuda": cuda,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else None,
-        "gloo": dist.is_available() and dist.is_gloo_available(),
         "why": started.reason if isinstance(started, CallFailure) else "",
         "gpus": [_gpu(index) for index in range(torch.cuda.device_count())] if available else [],
         "kernels": torch.cuda.get_arch_list() if available else [],
