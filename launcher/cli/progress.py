@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from launcher.cli.output import err, progress_line, tell
 from launcher.hubs.progress import Progress
-from launcher.monitor.console import Seldom, clock
+from launcher.monitor.console import ProgressTimer, clock
 
 if TYPE_CHECKING:
     from launcher.spec.data import OnDataProgress
@@ -23,13 +23,13 @@ class ShowBytes(Protocol):
 @contextmanager
 def show_bytes() -> Iterator[ShowBytes]:
     """Show progress with speed and remaining time on standard error."""
-    began, seldom = dict[str, float](), Seldom()
+    began, timer = dict[str, float](), ProgressTimer()
     with progress_line(lines=True) as show_line:
 
         def show(doing: str, done: int, total: int, more: str = "") -> None:
             now = time.monotonic()
             began.setdefault(doing, now)
-            if err.is_terminal or seldom.due():
+            if err.is_terminal or timer.due():
                 speed = done / (now - began[doing]) if now > began[doing] else 0.0
                 left = clock((total - done) / speed) if speed else "?"
                 parts = [

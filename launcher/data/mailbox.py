@@ -21,7 +21,7 @@ _KEYS = {
     "date": ("date",), "subject": ("subject",), "body": ("body", "text", "content"),
 }  # fmt: skip
 _WORD = re.compile(r"\w+")
-MOST_FOUND = 5
+MOST_HITS = 5
 """Default number of mails that a search returns."""
 
 
@@ -42,7 +42,7 @@ class Mail:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchHit:
     """A mail that a search found."""
 
     message_id: str
@@ -96,8 +96,8 @@ class Mailbox:
         self._base.close()
 
     def search(
-        self, keywords: str, sender: str = "", after: str = "", before: str = "", most: int = MOST_FOUND
-    ) -> list[Found]:
+        self, keywords: str, sender: str = "", after: str = "", before: str = "", most: int = MOST_HITS
+    ) -> list[SearchHit]:
         """Mails that have all words of `keywords`, the most relevant first (BM25), then by id. `sender` is a word of
         who sent it, and dates are compared as texts. Only words are searched. Raises `ValueError` without one."""
         terms = " ".join(f'"{word}"' for word in _WORD.findall(keywords))
@@ -110,7 +110,7 @@ class Mailbox:
             " order by round(rank, 9), message_id limit ?",
             (query, after, after, before, before, most),
         )
-        return [Found(*row) for row in rows]
+        return [SearchHit(*row) for row in rows]
 
     def read(self, message_id: str) -> Mail | None:
         names = ", ".join(f"mails.{field.name}" for field in fields(Mail))

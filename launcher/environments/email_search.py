@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import settings
 from launcher.data.email_search import GENERATED, NO_IDEA, mailbox_of
-from launcher.data.mailbox import MOST_FOUND, Mailbox
+from launcher.data.mailbox import MOST_HITS, Mailbox
 from launcher.environments.several import SeveralTurns
 from launcher.environments.tools import ToolSession
 from launcher.hubs.repo import is_id
@@ -114,7 +114,7 @@ class EmailSearch(SeveralTurns):
     mailbox: str = ""
     """A .sqlite file that was indexed before, a file or pattern of mails as rows (message_id, from, to, date, subject,
     body), or the id of a dataset of such rows on a hub; by default the one that each row names."""
-    max_results: int = MOST_FOUND
+    max_results: int = MOST_HITS
     """Mails that a search shows."""
     right: float = 1.0
     """Reward of an episode with the right answer. "I don't know" and no answer have 0."""

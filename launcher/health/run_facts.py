@@ -309,10 +309,10 @@ class OwnRun(JudgedRun):
         several = self.run.environment.several_turns
         return "rlrun env check, to test the environment" if several else "rlrun reward bench, to test the reward"
 
-    def slower_10(self) -> str:
+    def lr_by_10(self) -> str:
         return self._smaller_lr(10)
 
-    def slower_5(self) -> str:
+    def lr_by_5(self) -> str:
         return self._smaller_lr(5)
 
     def faster(self) -> str:
@@ -365,17 +365,17 @@ class OwnRun(JudgedRun):
         twice as many, or as the model's positions leave."""
         cut, score = self.series["cut"], self.series["score"]
         if cut.min < 0.5 and self.score_share() <= self._place_in_range(score.max) / 2:
-            return self.slower_5()
+            return self.lr_by_5()
         limit, positions = self.run.data.max_response_length, self.run.model.positions
         new_limit = 2 * limit if positions is None else min(2 * limit, positions - self.run.max_sequence_length + limit)
         model = "a model that ends its answers"
         return model if new_limit <= limit else f"data.max_response_length={new_limit}, or {model}"
 
     def bound_to_reference(self) -> str:
-        return "algorithm.kl_loss_coef=0.04" if setting(self.run, "algorithm.kl_loss_coef") == 0 else self.slower_5()
+        return "algorithm.kl_loss_coef=0.04" if setting(self.run, "algorithm.kl_loss_coef") == 0 else self.lr_by_5()
 
     def less_random(self) -> str:
-        return "algorithm.entropy_coeff=0" if setting(self.run, "algorithm.entropy_coeff") else self.slower_5()
+        return "algorithm.entropy_coeff=0" if setting(self.run, "algorithm.entropy_coeff") else self.lr_by_5()
 
 
 def _decline(before: HeldOut, now: HeldOut) -> float:

@@ -88,7 +88,7 @@ class RunJudge:
             score = facts.series["score"]
             training = (score.fifths().start, score.fifths().end, score.gained())
         tokens = self.run.model.shape.vocab_size if self.run.model.shape else 0
-        known = EndFacts(self.reasons(), training, tokens, facts.slower_5(), facts.faster())
+        known = EndFacts(self.reasons(), training, tokens, facts.lr_by_5(), facts.faster())
         return judge_end(state, self._results, known)
 
     def reasons(self, *, learned: bool = False) -> list[Alert]:

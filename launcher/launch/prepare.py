@@ -16,7 +16,7 @@ from launcher.hubs.choice import FromHub
 from launcher.hubs.progress import Progress
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
-from launcher.monitor.console import Seldom
+from launcher.monitor.console import ProgressTimer
 from launcher.rewards.combined import replace_each
 from launcher.rewards.model import RewardModel
 from launcher.spec.data import DataProgress
@@ -58,10 +58,10 @@ def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
 
 def _phase_view(sinks: Sequence[Sink]) -> Callable[..., None]:
     """A function that shows the phase of a run without processes yet, and every few seconds a line on the console."""
-    seldom = Seldom()
+    timer = ProgressTimer()
 
     def show(phase: str, line: str, notes: Sequence[str] = ()) -> None:
-        lines = [*notes, *([line] if seldom.due() else [])]
+        lines = [*notes, *([line] if timer.due() else [])]
         write_all(sinks, RunState(status="running", phase=phase), [], lines)
 
     return show

@@ -19,7 +19,7 @@ from launcher.core.state import Sink
 from launcher.health.advice import leading_arguments
 from launcher.launch import provenance
 from launcher.launch.follow import POLL_S, Follower, Outcome, follow
-from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis, Left, diagnose, left_by
+from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis, ProcessExit, diagnose, read_exit
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import FIRST_SEQ, AttemptEnd, Folder, Lock, unheard_events
 from launcher.runs.stop_requests import SIGNALS, Handle, StopRequest, no_signals
@@ -275,8 +275,8 @@ class Supervisor:
         if rank is None and crash and not lost:  # the cluster started nothing, and said why
             return FailureDiagnosis(CONFIGURATION, None, "; ".join(crash.lines), crash)
 
-        def left(rank: int, code: int | None = None) -> Left:
-            return left_by(rank, code, logs / f"rank-{rank}.log", self.run.engine.reader())
+        def left(rank: int, code: int | None = None) -> ProcessExit:
+            return read_exit(rank, code, logs / f"rank-{rank}.log", self.run.engine.reader())
 
         failed = None if rank is None else left(rank, code)
         if failed and rank == 0 and crash:

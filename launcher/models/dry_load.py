@@ -25,9 +25,9 @@ from launcher.models.fit import LoadReport
 
 PROGRAM = Path(__file__).parents[1] / "engines" / "torch" / "model" / "dry_load.py"
 TEXTS = ("config.json", "generation_config.json")  # files that are read beside the weights
-KEPT = "dry-load"  # name under which reports are cached
-FORM = 6  # version of the cached reports; other versions are not read
-OF_IMPORTS = 2.5  # CPU time limit after the first imports, in multiples of their time; half is enough
+CACHE_NAME = "dry-load"  # name under which reports are cached
+CACHE_VERSION = 6  # version of the cached reports; other versions are not read
+IMPORTS_FACTOR = 2.5  # CPU time limit after the first imports, in multiples of their time; half is enough
 PER_TENSOR_S = 1 / 2000  # further CPU seconds per tensor, for files with one tensor per expert; half is enough
 MEMORY_BYTES = 2**30  # limit beyond that of the imports
 WALL_S = 120.0  # wall time limit, as the disk or other processes may be slow
@@ -46,15 +46,15 @@ def dry_load(folder: Path, loader: str) -> LoadReport | None:
     except (OSError, ValueError):
         return None
     request = {"loader": loader, "tensors": tensors}
-    versions = [FORM, package_version("torch"), package_version("transformers")]
+    versions = [CACHE_VERSION, package_version("torch"), package_version("transformers")]
     key = hashlib.sha256(b"\0".join(texts) + json.dumps([request, versions]).encode()).hexdigest()
     with suppress(TypeError):
-        return LoadReport(**recall(KEPT, key))
-    limits = {"of_imports": OF_IMPORTS, "cpu_s": PER_TENSOR_S * len(tensors), "memory_bytes": MEMORY_BYTES}
+        return LoadReport(**recall(CACHE_NAME, key))
+    limits = {"of_imports": IMPORTS_FACTOR, "cpu_s": PER_TENSOR_S * len(tensors), "memory_bytes": MEMORY_BYTES}
     report = _in_a_process({"folder": str(folder), **request, **limits})
     if report is None or not report.get("lasting", True):
         return LoadReport(**report) if report else None
-    remember(KEPT, key, report)
+    remember(CACHE_NAME, key, report)
     return LoadReport(**report)
 
 

@@ -42,7 +42,7 @@ TEST_SCORE = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
 EXPONENT = re.compile("e-0+")
 
 
-class Seldom:
+class ProgressTimer:
     """Whether a line about progress is due: every `LINE_S` seconds."""
 
     def __init__(self) -> None:

@@ -55,7 +55,7 @@ KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SI
 
 
 @dataclass(frozen=True)
-class Left:
+class ProcessExit:
     """The exit code and the last output of one process."""
 
     rank: int
@@ -75,7 +75,7 @@ class FailureDiagnosis:
     crash: Crashed | None = None
 
 
-def diagnose(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: int) -> FailureDiagnosis:
+def diagnose(failed: ProcessExit | None, others: Iterable[ProcessExit], lost: str, oom_kills: int) -> FailureDiagnosis:
     """The cause; where the first failure is a lost connection, the cause of the process at its other end.
 
     `oom_kills` is how many processes the kernel has killed on this machine since they began, for lack of memory.
@@ -93,7 +93,7 @@ def diagnose(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: 
     return FailureDiagnosis(cause, failed.rank, f"rank {failed.rank}: {_message(failed, cause)}", failed.crash)
 
 
-def _cause_of(left: Left, oom_kills: int) -> Cause:
+def _cause_of(left: ProcessExit, oom_kills: int) -> Cause:
     crash, code = left.crash, left.code or 0
     if crash and crash.user_error:
         return NUMBERS if crash.cause == "numbers" else CONFIGURATION
@@ -104,7 +104,7 @@ def _cause_of(left: Left, oom_kills: int) -> Cause:
     return next((cause for cause in MARKED if re.search(cause.marks, text)), default)
 
 
-def _message(left: Left, cause: Cause) -> str:
+def _message(left: ProcessExit, cause: Cause) -> str:
     if left.crash:
         return "; ".join(left.crash.lines)
     marks = [line.strip() for line in left.last if cause.marks and re.search(cause.marks, line)]
@@ -118,7 +118,7 @@ def _message(left: Left, cause: Cause) -> str:
     return f"killed by {name}{guess}{last}"
 
 
-def left_by(rank: int, code: int | None, log: Path, reader: EventReader) -> Left:
+def read_exit(rank: int, code: int | None, log: Path, reader: EventReader) -> ProcessExit:
     """What the end of a process's log says; `reader` parses events from its lines."""
     try:
         with open_file(log) as file:
@@ -126,10 +126,10 @@ def left_by(rank: int, code: int | None, log: Path, reader: EventReader) -> Left
             file.seek(begin)
             lines = file.read().decode("utf-8", "replace").split("\n")[1 if begin else 0 :]  # the first line may be cut
     except OSError:
-        return Left(rank, code)
+        return ProcessExit(rank, code)
     crash, last = None, list[str]()
     for line in lines:
         events = list(reader.feed(line))
         crash = next((event for event in events if isinstance(event, Crashed)), crash)
         last += [] if events or not line.strip() else [line]
-    return Left(rank, code, crash, last[-TAIL_LINES:])
+    return ProcessExit(rank, code, crash, last[-TAIL_LINES:])

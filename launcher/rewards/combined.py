@@ -16,7 +16,7 @@ from launcher.core.settings import Chosen, settings
 from launcher.spec.reward import Answer, DetailedReward, Reward, Scores, is_metric_name, score_safely
 from launcher.spec.routes import ROUTES, route
 
-Kind = TypeVar("Kind")
+RewardT = TypeVar("RewardT")
 Whole = TypeVar("Whole")
 Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
@@ -222,7 +222,7 @@ class ByStyle(Weighted):
         return replace(scores, parts={**scores.parts, **sums})
 
 
-def replace_each(reward: Whole, kind: type[Kind], change: Callable[[Kind], Any]) -> Whole:
+def replace_each(reward: Whole, kind: type[RewardT], change: Callable[[RewardT], Any]) -> Whole:
     """`reward` (any part of a run) with `change` applied to each instance of `kind`: itself, or among the parts of a
     `Combined`."""
     if isinstance(reward, kind):

@@ -38,7 +38,7 @@ from launcher.core.redaction import printable
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-Kind = TypeVar("Kind", bound=Event)
+EventT = TypeVar("EventT", bound=Event)
 
 NO_STEP = -(2**63)  # the step of an event that has none
 _HEAD = re.compile(
@@ -108,7 +108,7 @@ class Columns:
         places = places if steps is None else places[np.isin(places[:, 3], [*steps, NO_STEP])]
         return places[np.argsort(places[:, 0])] if len(parts) > 1 else places
 
-    def read(self, places: Ints, *kinds: type[Kind]) -> Iterator[Kind]:
+    def read(self, places: Ints, *kinds: type[EventT]) -> Iterator[EventT]:
         """The events at these places; unreadable ones are skipped. Raises `OSError` where the log cannot be opened."""
         if not len(places):
             return
@@ -121,7 +121,7 @@ class Columns:
                 if isinstance(event, kinds):
                     yield event
 
-    def events(self, *kinds: type[Kind], steps: Collection[int] | None = None) -> Iterator[Kind]:
+    def events(self, *kinds: type[EventT], steps: Collection[int] | None = None) -> Iterator[EventT]:
         """The events of these kinds that are not undone, in log order."""
         return self.read(self.places_of(*kinds, steps=steps), *kinds)
 

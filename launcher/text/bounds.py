@@ -8,8 +8,8 @@ RENDER_BYTES = 2**30
 """Most bytes of memory that a template may take for one row."""
 TOKENIZER = "tokenizer.json"
 """The file of a fast tokenizer, with all but the roles of its special tokens and its chat template."""
-MOSTLY, SOME = 0.5, 0.01
-"""Shares of a text without a token (mapped to <unk> or dropped): from MOSTLY on an error, from SOME on a warning."""
+FAIL_SHARE, WARN_SHARE = 0.5, 0.01
+"""Shares of a text without a token (mapped to <unk> or dropped) from which on plan fails, and warns."""
 Count = tuple[int, int, int] | str
 """Tokens of a row's prompt and of its answer, and the sequences it becomes; or why the row cannot be written."""
 EQUAL = "chosen and rejected have equal tokens, once written and cut, which teaches nothing; use two different answers"

@@ -114,7 +114,7 @@ class Encoder:
 
     def demonstration(self, number: int, row: Row) -> Tokens | RefusedRow:
         """Prompts and answers; `mask` is 1 on the answers' tokens and their end tokens."""
-        turns, places = imitated(row, self.data.loss_on)
+        turns, places = imitated_turns(row, self.data.loss_on)
         try:
             if self.templated:
                 exchanges = (self.exchange(turns[:place], turns[place], row.template_args) for place in places)
@@ -368,7 +368,7 @@ def turns_of(prompt: Text) -> list[Turn]:
     return [message.node for message in ((Message("user", prompt),) if isinstance(prompt, str) else prompt)]
 
 
-def imitated(row: Row, loss_on: str) -> tuple[list[Turn], list[int]]:
+def imitated_turns(row: Row, loss_on: str) -> tuple[list[Turn], list[int]]:
     """The turns of a row, and the indices of those to be imitated."""
     turns = turns_of(row.prompt)
     if row.response is not None:

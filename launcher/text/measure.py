@@ -19,14 +19,14 @@ from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
-from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, SOME, TURN_S, Count
+from launcher.text.bounds import FAIL_SHARE, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, WARN_SHARE, Count
 from launcher.text.encoder import (
     CUTS,
     PROBE,
     Encoder,
     Tokens,
     Unwritable,
-    imitated,
+    imitated_turns,
     turns_of,
     with_rejected,
 )
@@ -82,8 +82,8 @@ class Measure:
         """See `process.TextProcess.differs_by_turn`."""
         return next((row.where for row in rows if not _equal_turn_by_turn(self.encoder, row)), "")
 
-    def split_otherwise(self, rows: Sequence[Row]) -> str:
-        """See `process.TextProcess.split_otherwise`."""
+    def first_split_difference(self, rows: Sequence[Row]) -> str:
+        """See `process.TextProcess.first_split_difference`."""
         assert isinstance(self.model, Pretrained)
         via_class, from_json = tokenizer_by_class(weights_of(self.model.path)), self.encoder.tokenizer
         texts = [PROBE, *(text for group in _collect_texts(rows).values() for text in group)]
@@ -93,18 +93,18 @@ class Measure:
         results = [*unknown(self.encoder, rows)]
         if isinstance(self.model, Pretrained):
             folder = tokenizer_folder(Path(weights_of(self.model.path)))
-            ends = Ends(self.encoder.tokenizer, folder)
+            ends = EndTokens(self.encoder.tokenizer, folder)
             results += [*ends.beyond_the_model(lambda: _trained_ids(self.encoder, rows)), *ends.results()]
             if self.encoder.templated:
                 results += _Template(self.encoder, rows, folder).results()
-            results += ends.stops(self.encoder.stop_tokens.ids)
+            results += ends.report_stops(self.encoder.stop_tokens.ids)
         return results
 
 
 def _equal_turn_by_turn(encoder: Encoder, row: Row) -> bool:
     """Whether a conversation rendered turn by turn, less what the template puts before a first turn, equals it rendered
     whole. True where it cannot be rendered, which another check reports."""
-    turns, args = imitated(row, "all")[0], row.template_args or {}
+    turns, args = imitated_turns(row, "all")[0], row.template_args or {}
     later_args = {name: value for name, value in args.items() if name != "tools"}  # only the first turn has tools
     empty: Turn = {"role": "user", "content": ""}
     try:
@@ -182,10 +182,10 @@ def unknown(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
                     end = max(end, stop)
             total += _count_visible(text)
             known += _count_visible("".join(spans))
-        if total and known < (1 - SOME) * total:
+        if total and known < (1 - WARN_SHARE) * total:
             message = f"{1 - known / total:.0%} of the text of the {what} has no token and becomes <unk>, or nothing"
             fix = "use model.path of a model whose tokenizer has this alphabet in its vocabulary, or other rows"
-            yield CheckResult("FAIL" if known < (1 - MOSTLY) * total else "WARN", "model.path", message, fix)
+            yield CheckResult("FAIL" if known < (1 - FAIL_SHARE) * total else "WARN", "model.path", message, fix)
 
 
 def _count_visible(text: str) -> int:
@@ -213,7 +213,7 @@ def _collect_texts(rows: Sequence[Row]) -> dict[str, list[str]]:
     return {"prompts": prompts, "answers": answers}
 
 
-class Ends:
+class EndTokens:
     """Checks of the tokens that end an answer: those of the tokenizer, and those that the files `TEXTS` name."""
 
     def __init__(self, tokenizer: Any, folder: Path) -> None:
@@ -222,7 +222,7 @@ class Ends:
         self.by_file = {name: ids for name in TEXTS
                         if (ids := _end_ids(config.read(folder, name) or {}))}  # fmt: skip
 
-    def stops(self, found: Sequence[int]) -> Iterator[CheckResult]:
+    def report_stops(self, found: Sequence[int]) -> Iterator[CheckResult]:
         """Report where sampling stops: at the ids `found` in the chat template, and at those that the folder names."""
         if self.tokenizer.eos_token_id is None:
             return
@@ -293,7 +293,7 @@ class _Template:
         self.file = single if single.is_file() else folder / "tokenizer_config.json"
         self.written = list[tuple[Row, list[Turn], str]]()
         for row in rows:
-            turns, places = imitated(row, "last")
+            turns, places = imitated_turns(row, "last")
             turns = turns[: places[0]] if places else turns
             try:
                 self.written.append((row, turns, encoder.render(turns, row.template_args, open_answer=True)))
@@ -344,7 +344,7 @@ class _Template:
 
     def _last_answers(self) -> list[tuple[Row, list[Turn], Turn]]:
         """Each row with the turns before its last answer, and that answer."""
-        conversations = [(row, *imitated(row, "last")) for row, *_ in self.written]
+        conversations = [(row, *imitated_turns(row, "last")) for row, *_ in self.written]
         return [(row, turns[: places[0]], turns[places[0]]) for row, turns, places in conversations if places]
 
     def _check_args(self) -> Iterator[CheckResult]:
@@ -360,7 +360,7 @@ class _Template:
         yield from self._unwritten_reasoning(words)
 
     def _unwritten_args(self, words: set[str]) -> Iterator[CheckResult]:
-        dialogs = [(row, imitated(row, "last")[0]) for row, *_ in self.written]
+        dialogs = [(row, imitated_turns(row, "last")[0]) for row, *_ in self.written]
         names = {name for row, _ in dialogs for name in row.template_args}
         for name in ("tools", "tool_calls", *sorted(names - {"tools"})):
             rows = [row for row, turns in dialogs if row.template_args.get(name) or any(t.get(name) for t in turns)]

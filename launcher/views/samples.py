@@ -22,7 +22,7 @@ MOST = 10_000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SampleFilter:
     """A filter of answers. A score of NaN is in no range."""
 
     search: str = ""
@@ -36,14 +36,14 @@ class Wanted:
     @property
     def any(self) -> bool:
         """Whether the filter admits every answer of a step."""
-        return replace(self, group=None, training=False) == Wanted()
+        return replace(self, group=None, training=False) == SampleFilter()
 
     @property
     def kinds(self) -> tuple[bool, ...]:
         """The kinds of answers to look for, in this order: False for held-out prompts, True for training steps."""
         return (True,) if self.training or self.group is not None else (False, True)
 
-    def has(self, sample: Sample) -> bool:
+    def admits(self, sample: Sample) -> bool:
         if self.search and not any(
             self.search in text for text in (sample.prompt, sample.response, sample.ground_truth)
         ):
@@ -54,19 +54,19 @@ class Wanted:
         return not ranged or self.min_score <= sample.value <= self.max_score
 
 
-def choose_samples(events: Iterable[Event], step: int | None, wanted: Wanted) -> list[Sample]:
-    """The answers that `wanted` admits: of `step`, else of all steps if it is a filter, else of the last step that has
+def choose_samples(events: Iterable[Event], step: int | None, criteria: SampleFilter) -> list[Sample]:
+    """The answers that `criteria` admits: of `step`, else of all steps if it is a filter, else of the last step with
     any. Raises `Problems` where `step` has none."""
-    samples_by_kind = {kind: deque[Sample](maxlen=MOST) for kind in wanted.kinds}
+    samples_by_kind = {kind: deque[Sample](maxlen=MOST) for kind in criteria.kinds}
     steps = set[int]()
     for event in events:
         kind = isinstance(event, TrainingGroup)
         for sample in _answers(event) if kind in samples_by_kind else ():
             steps.add(sample.step)
             samples = samples_by_kind[kind]
-            if step is None and wanted.any and samples and sample.step != samples[-1].step:
+            if step is None and criteria.any and samples and sample.step != samples[-1].step:
                 samples.clear()
-            if step in (None, sample.step) and wanted.has(sample):
+            if step in (None, sample.step) and criteria.admits(sample):
                 samples.append(sample)
     if step is not None and step not in steps:
         logged = sorted(steps)
@@ -88,11 +88,11 @@ def by_prompt(found: Iterable[Sample]) -> dict[str, list[Sample]]:
     return groups
 
 
-def answers_of(source: LogOrRun, step: int | None, wanted: Wanted) -> dict[str, list[Sample]]:
+def answers_of(source: LogOrRun, step: int | None, criteria: SampleFilter) -> dict[str, list[Sample]]:
     """The answers that `choose_samples` finds, by prompt. Raises `Problems` where there are none."""
-    if samples := choose_samples(source.events(), step, wanted):
+    if samples := choose_samples(source.events(), step, criteria):
         return by_prompt(samples)
-    chosen = step is not None or not wanted.any or wanted.group is not None
+    chosen = step is not None or not criteria.any or criteria.group is not None
     reason, fix = _why_no_answers(source)
     fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
     raise Problems(Problem(source.title, "no such answer" if chosen else f"no answers: {reason}", fix, "not-found"))
@@ -145,11 +145,11 @@ class ChangedAnswer:
 
 
 def compare_samples(
-    events: Callable[[], Iterable[Event]], steps: tuple[int, int], wanted: Wanted
+    events: Callable[[], Iterable[Event]], steps: tuple[int, int], criteria: SampleFilter
 ) -> list[ChangedAnswer]:
     """The prompts of both steps, those whose score changed most first; `events` reads them from the beginning. Raises
     `Problems` where the steps have no prompt in common."""
-    every = Wanted(training=wanted.kinds == (True,))
+    every = SampleFilter(training=criteria.kinds == (True,))
     old, new = (by_prompt(choose_samples(events(), step, every)) for step in steps)
     pairs = [
         ChangedAnswer(old[prompt][0], new[prompt][0], (_mean(old[prompt]), _mean(new[prompt])))
@@ -158,12 +158,12 @@ def compare_samples(
     ]
     if not pairs and not every.training:
         with suppress(Problems):  # one of the steps has only answers of training
-            return compare_samples(events, steps, replace(wanted, training=True))
+            return compare_samples(events, steps, replace(criteria, training=True))
     if not pairs:
         fix = "use two steps with answers to the same prompts"
         raise Problems(Problem(f"steps {steps[0]} and {steps[1]}", "have no prompt in common", fix, "not-found"))
     return sorted(
-        (pair for pair in pairs if wanted.has(pair.before) or wanted.has(pair.after)),
+        (pair for pair in pairs if criteria.admits(pair.before) or criteria.admits(pair.after)),
         key=lambda pair: -abs(pair.change),
     )
 

@@ -13,7 +13,7 @@ import yaml
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problems
 from launcher.data.email_search import NO_IDEA, EmailQuestions, generated, mailbox_of
-from launcher.data.mailbox import MOST_FOUND, Mail, Mailbox, mail_of, write_mailbox
+from launcher.data.mailbox import MOST_HITS, Mail, Mailbox, mail_of, write_mailbox
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
 
@@ -100,7 +100,7 @@ def test_a_mailbox_is_searched_by_all_words_and_cannot_be_changed(tmp_path: Path
     )
     with closing(Mailbox(path)) as mailbox:
         found = [each.message_id for each in mailbox.search("pipelines FULL")]
-        assert found == [f"m{at:02}" for at in range(MOST_FOUND)], "words are stemmed, and equal ranks are in order"
+        assert found == [f"m{at:02}" for at in range(MOST_HITS)], "words are stemmed, and equal ranks are in order"
         assert [each.message_id for each in mailbox.search("gas", after="2001-05-03", before="2001-05-05")] == [
             "m02",
             "m03",

@@ -17,7 +17,7 @@ from launcher.config.resolve import resolve
 from launcher.core.events import Ended, Started, to_line
 from launcher.core.problems import Problems
 from launcher.launch import job, start, supervise
-from launcher.monitor.failure import left_by
+from launcher.monitor.failure import read_exit
 from launcher.preflight import plan
 from launcher.preflight.checks import history
 from launcher.runs.folder import Folder, take, unheard_events
@@ -119,7 +119,7 @@ def test_whatever_stands_for_a_file_of_a_run_is_answered(name: str, here: Path) 
             start.run_of(run, [])
         unheard_events(run, asked.engine.reader())
         history.earlier(asked)
-        left_by(0, 1, run.path / "logs/attempt_1/rank-0.log", asked.engine.reader())
+        read_exit(0, 1, run.path / "logs/attempt_1/rank-0.log", asked.engine.reader())
         signal.alarm(0)
         shutil.rmtree(run.path)
 

@@ -10,7 +10,7 @@ import pytest
 from launcher.core.events import MARK, CrashCause, Crashed, Step, to_line
 from launcher.engines.torch import Torch
 from launcher.monitor import failure
-from launcher.monitor.failure import Cause, Left, diagnose, left_by
+from launcher.monitor.failure import Cause, ProcessExit, diagnose, read_exit
 from launcher.spec.cluster import Failure, first_failure
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:9"
@@ -75,7 +75,7 @@ ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
 def test_the_cause_of_one_process(
     code: int, told: Crashed | None, last: tuple[str, ...], kills: int, cause: Cause
 ) -> None:
-    verdict = diagnose(Left(0, code, told, last), [], "", kills)
+    verdict = diagnose(ProcessExit(0, code, told, last), [], "", kills)
     assert verdict.cause is cause
     assert verdict.rank == 0 and verdict.why.startswith("rank 0: ") and not verdict.why.endswith(": ")
 
@@ -90,24 +90,27 @@ def test_what_is_retried() -> None:
     }  # fmt: skip
 
 
-LOST = Left(0, 1, crash(GLOO))
-SEVERAL: list[tuple[str, Left, list[Left], Cause, int]] = [
-    ("its neighbour ran out of memory", LOST, [Left(1, None, crash(CUDA))], failure.GPU_MEMORY, 1),
-    ("its neighbour's code failed", LOST, [Left(1, None, None, (GLOO,)), Left(2, None, crash("ValueError: x"))],
-     failure.CODE, 2),
-    ("its neighbour has", LOST, [Left(1, None, crash("a: b", cause=INVALID))], failure.CONFIGURATION, 1),
-    ("its neighbour aborted", LOST, [Left(1, None, None, ("std::bad_alloc",))], failure.MEMORY, 1),
-    ("all lost a connection", LOST, [Left(1, None, crash(GLOO))], failure.CONNECTION, 0),
-    ("its neighbour only talked", LOST, [Left(1, None, None, ("INFO: hello",))], failure.CONNECTION, 0),
-    ("it failed first itself", Left(0, 1, crash("ValueError: x")), [Left(1, None, crash(CUDA))], failure.CODE, 0),
-    ("it was killed", Left(1, -9), [LOST], failure.KILLED, 1),
+LOST = ProcessExit(0, 1, crash(GLOO))
+SEVERAL: list[tuple[str, ProcessExit, list[ProcessExit], Cause, int]] = [
+    ("its neighbour ran out of memory", LOST, [ProcessExit(1, None, crash(CUDA))], failure.GPU_MEMORY, 1),
+    ("its neighbour's code failed", LOST,
+     [ProcessExit(1, None, None, (GLOO,)), ProcessExit(2, None, crash("ValueError: x"))], failure.CODE, 2),
+    ("its neighbour has", LOST, [ProcessExit(1, None, crash("a: b", cause=INVALID))], failure.CONFIGURATION, 1),
+    ("its neighbour aborted", LOST, [ProcessExit(1, None, None, ("std::bad_alloc",))], failure.MEMORY, 1),
+    ("all lost a connection", LOST, [ProcessExit(1, None, crash(GLOO))], failure.CONNECTION, 0),
+    ("its neighbour only talked", LOST, [ProcessExit(1, None, None, ("INFO: hello",))], failure.CONNECTION, 0),
+    ("it failed first itself", ProcessExit(0, 1, crash("ValueError: x")), [ProcessExit(1, None, crash(CUDA))],
+     failure.CODE, 0),
+    ("it was killed", ProcessExit(1, -9), [LOST], failure.KILLED, 1),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("failed", "others", "cause", "rank"), [row[1:] for row in SEVERAL], ids=[r[0] for r in SEVERAL]
 )
-def test_who_lost_a_connection_is_not_the_culprit(failed: Left, others: list[Left], cause: Cause, rank: int) -> None:
+def test_who_lost_a_connection_is_not_the_culprit(
+    failed: ProcessExit, others: list[ProcessExit], cause: Cause, rank: int
+) -> None:
     verdict = diagnose(failed, others, "", 0)
     assert (verdict.cause, verdict.rank) == (cause, rank)
     culprit = next(left for left in (failed, *others) if left.rank == rank)
@@ -133,7 +136,7 @@ def test_a_lost_node_goes_before_what_its_processes_left() -> None:
     ],
 )  # fmt: skip
 def test_what_is_said_of_it(code: int, last: tuple[str, ...], kills: int, output: str) -> None:
-    assert diagnose(Left(0, code, None, last), [], "", kills).why == output
+    assert diagnose(ProcessExit(0, code, None, last), [], "", kills).why == output
 
 
 # ---- what a process left
@@ -146,16 +149,16 @@ def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
     early, late = crash("early"), crash("late")
     lines = ["x" * 2**18, MARK + to_line(early), "talk", spoken, MARK + to_line(late), "Traceback", "ValueError: late"]
     log.write_text("".join(line + "\n" for line in lines))
-    left = left_by(1, -6, log, Torch().reader())
-    assert left == Left(1, -6, late, ["talk", "Traceback", "ValueError: late"])
+    left = read_exit(1, -6, log, Torch().reader())
+    assert left == ProcessExit(1, -6, late, ["talk", "Traceback", "ValueError: late"])
     log.write_text("".join(f"{number}\n" for number in range(500)))
-    assert left_by(1, 0, log, Torch().reader()).last == [str(number) for number in range(440, 500)]
+    assert read_exit(1, 0, log, Torch().reader()).last == [str(number) for number in range(440, 500)]
     odd = crash("ValueError: a\u2028b")
     log.write_text(f"{MARK}{to_line(odd)}\n")
-    assert left_by(1, 1, log, Torch().reader()) == Left(1, 1, odd, []), (
+    assert read_exit(1, 1, log, Torch().reader()) == ProcessExit(1, 1, odd, []), (
         "a text may hold what Python takes for a line's end"
     )
-    assert left_by(2, -9, tmp_path / "none.log", Torch().reader()) == Left(2, -9)
+    assert read_exit(2, -9, tmp_path / "none.log", Torch().reader()) == ProcessExit(2, -9)
 
 
 # ---- which of several ends is the first

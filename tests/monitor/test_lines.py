@@ -28,7 +28,7 @@ from launcher.core.numbers import compact, percent, span
 from launcher.core.state import RunState, after
 from launcher.monitor.console import (
     LinePrinter,
-    Seldom,
+    ProgressTimer,
     clock,
     console_lines,
     date,
@@ -202,9 +202,9 @@ def test_a_line_is_due_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at once, and after each line the seconds count anew."""
     now = [100.0]
     monkeypatch.setattr("launcher.monitor.console.time.monotonic", lambda: now[0])
-    seldom, told = Seldom(), []
+    timer, told = ProgressTimer(), []
     for now[0] in (100.0, 104.9, 105.0, 109.9, 110.1):
-        told.append(seldom.due())
+        told.append(timer.due())
     assert told == [False, False, True, False, True]
 
 

@@ -22,7 +22,7 @@ from launcher.monitor.agents import trend_line
 from launcher.views.read import find
 from launcher.views.samples import (
     ChangedAnswer,
-    Wanted,
+    SampleFilter,
     answers_of,
     changed_words,
     changes_line,
@@ -62,7 +62,7 @@ def samples(
 
     rlrun samples RUN --step 40 --group 3
     """
-    criteria = Wanted(search, min_score, max_score, group, training)
+    criteria = SampleFilter(search, min_score, max_score, group, training)
     source = find(name, root)
     if evaluations:
         trend = evaluations_of(source)

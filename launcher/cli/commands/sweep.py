@@ -27,7 +27,7 @@ from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.redaction import printable
 from launcher.core.state import RunState
 from launcher.launch import sweep as points
-from launcher.monitor.console import LinePrinter, Seldom, clock
+from launcher.monitor.console import LinePrinter, ProgressTimer, clock
 from launcher.preflight.plan import problems
 from launcher.runs.stop_requests import handle_signals
 
@@ -114,10 +114,10 @@ def _say_plan(planned: list[points.Planned]) -> None:
 
 def _report_planning() -> points.OnCount:
     """The callback that reports the progress of planning now and then."""
-    seldom = Seldom()
+    timer = ProgressTimer()
 
     def watch(done: int, every: int) -> None:
-        if seldom.due():
+        if timer.due():
             tell(f"planned {done:,} of {every:,} points")
 
     return watch

@@ -106,17 +106,17 @@ class Player:
     def play(self, row: Row, turns: Sequence[Spoken]) -> Played:
         return self.play_together([(row, turns)])[0]
 
-    def play_together(self, asked: Sequence[tuple[Row, Sequence[Spoken]]]) -> list[Played]:
+    def play_together(self, episodes: Sequence[tuple[Row, Sequence[Spoken]]]) -> list[Played]:
         """Play episodes at the same time, turn by turn."""
         started = time.monotonic()
         late = Observation(ended="timeout", reason="no answer in time")
-        numbers = [next(self.numbers) for _ in asked]
-        begins = [self.sessions.begin(number, row) for number, (row, _) in zip(numbers, asked, strict=True)]
+        numbers = [next(self.numbers) for _ in episodes]
+        begins = [self.sessions.begin(number, row) for number, (row, _) in zip(numbers, episodes, strict=True)]
         logs = [[self._result_of(begin, late)] for begin in begins]
-        for index in range(max(len(turns) for _, turns in asked)):
+        for index in range(max(len(turns) for _, turns in episodes)):
             steps = [
                 (log, self.sessions.step(number, turns[index]))
-                for number, log, (_, turns) in zip(numbers, logs, asked, strict=True)
+                for number, log, (_, turns) in zip(numbers, logs, episodes, strict=True)
                 if index < len(turns) and not log[-1].ended
             ]
             for log, step in steps:

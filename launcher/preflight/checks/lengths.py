@@ -17,7 +17,7 @@ from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
 from launcher.spec.run import RunSpec
-from launcher.text.bounds import EQUAL, MOSTLY, SOME, TOKENIZER, Count
+from launcher.text.bounds import EQUAL, FAIL_SHARE, TOKENIZER, WARN_SHARE, Count
 from launcher.text.process import TextProcess, several_sequences
 
 COUNTED = 2_000_000  # bytes of a split's longest rows, whose tokens are counted
@@ -87,7 +87,7 @@ def as_tokens(run: RunSpec, rows: Sequence[Row]) -> list[list[dict[str, Any]]]:
 
 def _check_tokenizer_class(run: RunSpec, text: TextProcess, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Check, for an engine that picks the tokenizer by class, that it splits texts as tokenizer.json does."""
-    if run.engine.picks_tokenizer and (other := text.split_otherwise(rows)):
+    if run.engine.picks_tokenizer and (other := text.first_split_difference(rows)):
         message = f"its tokenizer_config.json names a class that splits {short_repr(other, 40)} otherwise than"
         fix = "use a folder whose tokenizer_class fits its tokenizer.json, such as PreTrainedTokenizerFast"
         yield CheckResult("WARN", "model.path", f"{message} {TOKENIZER}; this engine takes it", fix)
@@ -112,9 +112,9 @@ def _check_alphabet(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult
     answers = "".join(text for row in rows for text in (row.response, row.rejected) if text)
     for what, text in (("prompts", prompts), ("answers", answers)):
         missing = sum(character not in model.alphabet for character in text)
-        if missing > SOME * len(text):
+        if missing > WARN_SHARE * len(text):
             message = f"{missing / len(text):.0%} of the characters of the {what} are not in it and become <unk>"
-            level: Level = "FAIL" if missing > MOSTLY * len(text) else "WARN"
+            level: Level = "FAIL" if missing > FAIL_SHARE * len(text) else "WARN"
             fix = "leave model.alphabet out, and it is made of the rows, or use another model"
             yield CheckResult(level, "model.alphabet", message, fix)
             return

@@ -22,7 +22,7 @@ from launcher.server.reading import PageNumber, PageSize, ReadRun, StepNumber, U
 from launcher.server.services import read_now
 from launcher.server.tokens import NAME, TokenPlaces
 from launcher.server.values import ListPage, Number, Text
-from launcher.views.samples import Wanted, answers_of, changed_words, compare_samples
+from launcher.views.samples import SampleFilter, answers_of, changed_words, compare_samples
 
 router = APIRouter(prefix="/api/jobs/{uuid}", tags=["answers"], responses=declared(404, 422))
 COMPARED = 2_000  # characters of two answers whose words are compared, which takes quadratic time
@@ -197,7 +197,7 @@ def get_samples(
     """What `rlrun samples --json` prints; `wrong` are answers with a score of 0 or less."""
     least = -math.inf if min_score is None else min_score
     most = max_score if max_score is not None else 0.0 if wrong else math.inf
-    filters = Wanted(search, least, most, group, training)
+    filters = SampleFilter(search, least, most, group, training)
     if changed:
         first, second = map(int, changed.split(","))
         source = run.source(Sample, TrainingGroup, steps=(first, second))
@@ -258,9 +258,9 @@ def _read_answers(run: ReadRun, places: Ints) -> Iterator[Sample | TrainingGroup
     return run.columns.read(places[-MOST_READ:], Sample, TrainingGroup)
 
 
-def _steps_to_read(run: ReadRun, step: int | None, wanted: Wanted) -> list[int]:
+def _steps_to_read(run: ReadRun, step: int | None, criteria: SampleFilter) -> list[int]:
     """The steps whose answers have to be read; empty for all."""
-    if step is not None or not wanted.any:
+    if step is not None or not criteria.any:
         return [] if step is None else [step]
     places = (run.columns.places_of(kind) for kind in (Sample, TrainingGroup))
     return [int(rows[-1, 3]) for rows in places if len(rows)]
