@@ -92,10 +92,9 @@ def _arguments(word: Word, value: Any, fields: Mapping[str, Any]) -> list[str]:
 
 
 def _hardware(count: int) -> list[str]:
-    on_cluster = ["cluster=ray"] if os.environ.get("RAY_ADDRESS") and not machine.visible_gpus() else []
-    if count and (machine.visible_gpus() or on_cluster):
-        return ["hardware=gpu", f"hardware.n_gpus_per_node={count}", *on_cluster]
-    return ["hardware=cpu"]
+    gpus = ["hardware=gpu", f"hardware.n_gpus_per_node={count}"]
+    elsewhere = [*gpus, "cluster=ray"] if os.environ.get("RAY_ADDRESS") else ["hardware=cpu"]
+    return gpus if count and machine.visible_gpus() else elsewhere if count else ["hardware=cpu"]
 
 
 def _quote_value(value: Any) -> str:

@@ -159,11 +159,8 @@ def test_an_answer_that_repeats_itself_is_cut(endless: str) -> None:
 
 
 def _read_until(terminal: int, awaited: str | None, last: str) -> str:
-    """What is read until the text is in it; with None, until the program has closed the terminal.
-
-    A Ctrl-C is pressed again when nothing came for a minute: readline does not see a signal that arrives between
-    its prompt and its wait for a key.
-    """
+    """What is read until the text is in it; with None, until the program has closed the terminal. A Ctrl-C is pressed
+    again after a silent minute: readline does not see one that arrives between its prompt and its wait for a key."""
     read = ""
     for _ in range(10):
         while select.select([terminal], [], [], 60)[0]:
