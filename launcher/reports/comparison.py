@@ -48,6 +48,7 @@ from launcher.views.record import RunRecord, record_of
 from launcher.views.runs import status_word
 
 MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 200, 20, 300
+MOST_NAMED = 3  # settings that name a side; the table has all
 ENOUGH = 0.5  # share of held-out prompts that must have a score in both runs for a paired test
 OWN = ("trainer.project_name", "trainer.experiment_name")  # these differ in any two runs
 SEEDS = ("seed",)
@@ -145,9 +146,10 @@ class Comparison:
     plots: list[tuple[str, Markup]]
 
     def label(self, letter: str) -> str:
-        """The settings that make the side what it is: `optim.lr=1e-05`."""
+        """The settings that make the side what it is, such as `optim.lr=1e-05`; empty where these are many."""
         place = list(self.sides).index(letter)
-        return ", ".join(f"{row.name}={row.values[place]}" for row in self.settings if row.name not in SEEDS)
+        settings = [f"{row.name}={row.values[place]}" for row in self.settings if row.name not in SEEDS]
+        return ", ".join(settings) if len(settings) <= MOST_NAMED else ""
 
     @property
     def node(self) -> dict[str, Any]:
