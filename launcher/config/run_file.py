@@ -1,4 +1,4 @@
-"""A run in a YAML file, as arguments: one that was written by hand, spec.yaml of a run, or what `plan --yaml` prints.
+"""A run in a YAML file, as arguments: one that was written by hand, or spec.yaml of a run.
 
 algorithm: grpo
 model: Qwen/Qwen3-0.6B

@@ -47,7 +47,8 @@ def locate(path: str, base: type[T]) -> type[T]:
     if not all(part.isidentifier() for part in path.split(".")) or not module:
         raise ValueError(f"{path!r} is not a class path; expected package.module.Class")
     if module not in sys.modules and not _may_import(module, name):
-        raise ValueError(f"{path} is not of class {base.__name__}; use one that extends it")
+        fix = "use a class with a base class, defined in a module that imports from launcher"
+        raise ValueError(f"{path} is not of class {base.__name__}; {fix}")
     cls = caught(lambda: getattr(importlib.import_module(module), name))
     if isinstance(cls, Raised):
         error, line = cls.error, cls.own_line

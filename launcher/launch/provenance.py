@@ -154,11 +154,12 @@ def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
         elif isinstance(leaf, Python):
             path = Path(leaf.path).expanduser()
             try:
-                digests = {str(file.relative_to(path.parent)): checkpoints.sha256(file)
-                           for file in imported(path.parent, [path])}  # fmt: skip
+                imports = {str(file.relative_to(path.parent)): checkpoints.sha256(file)
+                           for file in imported(path.parent, [path])[1:]}  # fmt: skip
+                origin = {"file": str(leaf.original), "files": checkpoints.sha256(path)}
             except OSError as error:
                 raise unreadable(path, error, "use a Python file") from error
-            origins.append({"file": str(leaf.original), "files": _digest(digests)})
+            origins.append(origin | ({"imports": _digest(imports)} if imports else {}))
     return [origin for origin in origins if origin] or None
 
 
@@ -170,7 +171,7 @@ def same_files(recorded: object, now: object) -> bool:
 def _digests(origin: object) -> object:
     if isinstance(origin, list):
         return [_digests(each) for each in origin]
-    return origin.get("files") if isinstance(origin, dict) else origin
+    return (origin.get("files"), origin.get("imports")) if isinstance(origin, dict) else origin
 
 
 def folder_origin(folder: Path) -> dict[str, str] | None:

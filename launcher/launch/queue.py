@@ -48,7 +48,7 @@ class Needs:
     """What a run needs of this machine."""
 
     cores: int = 0
-    """CPU cores; 0 means all: the run sets no number, or it takes several machines, each of them whole."""
+    """CPU cores; 0 means all: the run sets no number, or it takes several machines. `parallel` counts runs instead."""
     gpus: int = 0
 
 

@@ -214,7 +214,8 @@ def read(path: Path) -> Sweep:
     file = path / FILE
     try:
         node = parse_json(read_file(file))
-        entries = [SweepEntry(**{**entry, "needs": Needs(**entry["needs"])}) for entry in node.pop("points")]
+        points = [(entry, entry["needs"]) for entry in node.pop("points")]
+        entries = [SweepEntry(**{**entry, "needs": Needs(needs["cores"], needs["gpus"])}) for entry, needs in points]
         sweep = Sweep(path, points=entries, **node)
         for entry in entries:
             plain = all(Path(name).name == name for name in (entry.run, entry.name))

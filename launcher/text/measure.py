@@ -19,7 +19,7 @@ from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
-from launcher.text.bounds import FAIL_SHARE, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, WARN_SHARE, Count
+from launcher.text.bounds import FAIL_SHARE, RENDER_BYTES, RENDER_S, SIGN_S, TOKENIZER, TURN_S, WARN_SHARE, Count
 from launcher.text.encoder import (
     CUTS,
     PROBE,
@@ -90,7 +90,7 @@ class Measure:
         return next((text for text in texts if via_class(text).input_ids != from_json(text).input_ids), "")
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
-        results = [*unknown(self.encoder, rows)]
+        results = [*dropout(self.encoder), *unknown(self.encoder, rows)]
         if isinstance(self.model, Pretrained):
             folder = tokenizer_folder(Path(weights_of(self.model.path)))
             ends = EndTokens(self.encoder.tokenizer, folder)
@@ -167,6 +167,13 @@ def _limit_resources(seconds: float, timer: int = signal.ITIMER_PROF) -> Iterato
 
 
 # ---- tokenizer
+
+
+def dropout(encoder: Encoder) -> Iterator[CheckResult]:
+    """Check that a text always has the same tokens (BPE dropout, Provilkov et al. 2020, arXiv:1910.13267)."""
+    if share := getattr(encoder.tokenizer.backend_tokenizer.model, "dropout", None):
+        message = f"model.dropout is {share} in its {TOKENIZER}, so that a text has other tokens whenever it is read"
+        yield CheckResult("FAIL", "model.path", message, "set it to null")
 
 
 def unknown(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:

@@ -6,6 +6,7 @@ runs/<project>/<experiment>/trackers/NAME.json    {"id", "row", "seq", "shift", 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,10 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.events import How
-from launcher.core.files import read_file, write_atomic
+from launcher.core.files import open_file, read_file, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.trackers.feed import FeedPosition, TrackedStep
 
@@ -115,7 +115,7 @@ def read_state(folder: Path, name: str) -> Remembered:
         position = FeedPosition(*(int(node[key]) for key in ("seq", "row", "shift")))
         return Remembered(str(node["id"]), position, dict(node["state"]))
     except FileNotFoundError:
-        return Remembered(uuid4().hex[:12])
+        return Remembered(run_id(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         fix = "delete it to send the whole run again"
         raise Problems(Problem(str(file), "holds no position of a tracker", fix, "bad-file")) from error
@@ -124,6 +124,17 @@ def read_state(folder: Path, name: str) -> Remembered:
 def write_state(folder: Path, name: str, remembered: Remembered) -> None:
     node = {"id": remembered.id, **asdict(remembered.position), "state": dict(remembered.state)}
     write_atomic(state_file(folder, name), json.dumps(node) + "\n")
+
+
+def run_id(folder: Path) -> str:
+    """A new id for a run: 12 hex digits of a hash over its folder and its first event, so that another run of the same
+    name has another one."""
+    try:
+        with open_file(folder / "events.jsonl") as log:
+            first = log.readline(2**16)
+    except OSError:
+        first = b""
+    return hashlib.sha256(os.fsencode(folder.absolute()) + b"\0" + first).hexdigest()[:12]
 
 
 @contextmanager

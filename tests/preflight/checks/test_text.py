@@ -26,7 +26,7 @@ from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import Message, Row
 from launcher.text import measure, process
 from launcher.text.encoder import Encoder
-from launcher.text.tokenizer import load_tokenizer
+from launcher.text.tokenizer import character_tokenizer, load_tokenizer
 
 SIZES = ["data.max_prompt_length=64", "data.max_response_length=32", "data.train_batch_size=4"]
 
@@ -303,3 +303,11 @@ def test_plans_of_several_threads_ask_at_once(folder: Path) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(count, range(2))) == [3, 3]
+
+
+def test_a_tokenizer_that_draws_its_tokens_is_refused() -> None:
+    tokenizer = character_tokenizer("ab")
+    merging = {"a": 0, "b": 1, "ab": 2}
+    tokenizer._tokenizer = Tokenizer(models.BPE(merging, [("a", "b")], dropout=0.5))
+    (found,) = measure.dropout(Encoder(tokenizer, Files()))
+    assert found.level == "FAIL" and "model.dropout is 0.5" in found.line and "set it to null" in found.line
