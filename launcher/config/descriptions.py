@@ -178,7 +178,7 @@ def _shape_of_schema(schema: Mapping[str, Any]) -> Shape:
 
 
 def _scalar_shape(schema: Mapping[str, Any]) -> Shape:
-    kind = _KINDS[schema["type"]]
+    kind = _KINDS.get(schema.get("type", ""), "Any")
     values = {"bool": ("true", "false"), "null": ("null",)}.get(kind, ())
     return Shape(kind, f"matches {schema['pattern']}" if "pattern" in schema else _range(schema), values)
 

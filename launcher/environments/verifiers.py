@@ -67,7 +67,7 @@ def described(python: str, id: str, args: str, n_tasks: int) -> dict[str, Any]:
     last_line = (result.stderr.strip().splitlines() or [f"its process ended with exit code {result.returncode}"])[-1]
     description: dict[str, Any] = json.loads(result.stdout) if result.stdout else {"fault": shorten(last_line)}
     if "fault" in description:
-        fix = f"use {executable} -m pip install verifiers=={VERSION} and {id}, and look at environment.args"
+        fix = f"use {executable} -m pip install verifiers=={VERSION} {id}, and look at environment.args"
         raise Problems(Problem("environment.id", f"{id} cannot be loaded: {description['fault']}", fix, "not-found"))
     return description
 

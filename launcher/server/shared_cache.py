@@ -26,7 +26,12 @@ class SharedCache:
         with self._lock:
             key_lock = self._key_locks.setdefault(key, threading.Lock())
         with key_lock:
-            value = change(self._values.get(key))
+            try:
+                value = change(self._values.get(key))
+            except BaseException:
+                if key not in self._values:
+                    self._key_locks.pop(key, None)
+                raise
             with self._lock:
                 self._values[key] = value
                 self._values.move_to_end(key)

@@ -93,8 +93,9 @@ def _arguments(word: Word, value: Any, fields: Mapping[str, Any]) -> list[str]:
 
 def _hardware(count: int) -> list[str]:
     gpus = ["hardware=gpu", f"hardware.n_gpus_per_node={count}"]
-    elsewhere = [*gpus, "cluster=ray"] if os.environ.get("RAY_ADDRESS") else ["hardware=cpu"]
-    return gpus if count and machine.visible_gpus() else elsewhere if count else ["hardware=cpu"]
+    if count and machine.visible_gpus():
+        return gpus
+    return [*gpus, "cluster=ray"] if count and os.environ.get("RAY_ADDRESS") else ["hardware=cpu"]
 
 
 def _quote_value(value: Any) -> str:

@@ -46,6 +46,7 @@ def check(chosen: Chosen, given: Collection[str], out: Path, watch: OnDataProgre
     results = list(_check_rows(context, BATCH in given))
     refused = [*context.train.refused, *context.val.refused]
     log = out / "refused.jsonl" if refused else None
+    (out / "refused.jsonl").unlink(missing_ok=True)  # of an earlier check
     if log:
         out.mkdir(parents=True, exist_ok=True)
         with RefusedLog(log) as kept:

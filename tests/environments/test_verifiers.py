@@ -28,7 +28,7 @@ def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "none"))
     make = "python3 -m venv .venv-verifiers && .venv-verifiers/bin/pip install verifiers==0.4.0, or name another Python"
-    install = f"use {sys.executable} -m pip install verifiers==0.4.0 and wordle, and look at environment.args"
+    install = f"use {sys.executable} -m pip install verifiers==0.4.0 wordle, and look at environment.args"
     cases = {
         "": f"environment.python: there is no {tmp_path}/.venv-verifiers/bin/python; {make}",
         str(tmp_path): f"environment.python: there is no {tmp_path}; {make}",

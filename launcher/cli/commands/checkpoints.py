@@ -43,7 +43,7 @@ def list_checkpoints(
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Hash every file, or do not.")] = True,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
-    """List the checkpoints with their scores, each verified; so without a command, too: rlrun checkpoints RUN."""
+    """List the checkpoints with their scores, each verified. `rlrun checkpoints RUN` does the same."""
     run = store.find(name, root)
     with err.status("hashing"):
         listed = keeping.kept(run, verify=verify)

@@ -42,8 +42,9 @@ def check(root: Path, say: OnMessage) -> Iterator[CheckResult]:
 
 def check_folder(purpose: str, path: Path, by: str, little: int = LITTLE_BYTES) -> CheckResult:
     """The result on one folder, or on the nearest folder above it that is there. `by` is what chooses another one."""
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    existing = path
     try:
+        existing = next(folder for folder in (path, *path.parents) if folder.exists())
         trouble, free = _write_to(existing), machine.free_disk_bytes(path)
     except OSError as error:
         fix = f"use a folder with some room that can be written ({by})"

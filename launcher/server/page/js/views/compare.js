@@ -50,7 +50,13 @@ function Differences({ found, compared }) {
   const settings = Object.entries(/** @type {Record<string, Record<string, unknown>>} */ (compared.settings));
   /** @type {any[]} */
   const tests = compared.tests;
-  const who = (/** @type {string} */ letter) => html`<i class="key c${letters.indexOf(letter) % COLOURS}"></i> ${nameOf(found[letters.indexOf(letter)].job)}`;
+  /** @type {Record<string, string[]>} */
+  const runs = compared.runs;
+  const single = Object.values(runs).every((side) => side.length === 1);
+  // A1 and A2 are the runs of A, which differ by their seed alone
+  const who = (/** @type {string} */ letter) => single
+    ? html`<i class="key c${letters.indexOf(letter) % COLOURS}"></i> ${nameOf(found[letters.indexOf(letter)].job)}`
+    : (runs[letter] ?? [runs[letter[0]][Number(letter.slice(1)) - 1]]).join(", ");
   return html`<section aria-labelledby="pairs"><h2 id="pairs">Do their held-out scores differ?</h2>
     ${tests.length ? html`<div class="wide"><table><thead><tr><th>Metric</th><th>Runs</th><th class="right">At step</th><th class="right">Scores</th><th class="right">Difference</th><th>95 % interval</th><th class="right">p</th><th>Test</th><th></th></tr></thead>
       <tbody>${tests.map((each) => html`<tr><td>${each.source || each.metric}</td><td>${who(each.a)} <span class="dim">and</span> ${who(each.b)}</td>
