@@ -149,6 +149,8 @@ def test_check_reads_every_row_and_keeps_what_is_refused(monkeypatch: pytest.Mon
     found = node("check", "sums.jsonl", "--for=answers", code=1)
     assert (found["refused"], found["log"]) == (1, "check-sums/refused.jsonl")
     assert json.loads(Path(found["log"]).read_text())["where"] == "sums.jsonl:21"
+    Path("sums.jsonl").write_text("".join(Path("sums.jsonl").read_text().splitlines(keepends=True)[:20]))
+    assert node("check", "sums.jsonl", "--for=answers")["log"] is None and not Path(found["log"]).exists()
 
 
 def test_show_prints_rows_as_a_run_reads_them() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, ValidationError
@@ -63,6 +63,7 @@ class Below(Base):
         (Names, "str or list[str]", "", ()),
         (tuple[Decay, Decay], "list[float]", "2 of them, each 0 <= x < 1", ()),
         (dict[str, Chosen[Reward]], "dict[str, a choice]", "", ()),
+        (list[Any], "list[Any]", "", ()),
         (Name, "str", r"matches ^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$", ()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # those of types hold addresses

@@ -185,3 +185,11 @@ def test_two_threads_that_ask_for_the_same_compute_it_once():
 
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(lambda _: cache.get("key", compute), range(8))) == {1}
+
+
+def test_what_fails_leaves_nothing_in_the_cache():
+    cache = SharedCache(2, lambda _: 1)
+    for key in range(5):
+        with pytest.raises(ZeroDivisionError):
+            cache.get(key, lambda: 1 / 0)
+    assert cache.size == 0 and not cache._key_locks
