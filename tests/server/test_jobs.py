@@ -46,9 +46,9 @@ def test_a_run_is_listed_once_it_was_read(root, client):
 
 def test_a_model_without_a_path_has_the_name_that_was_typed(root, client):
     folder = write_run(root / "math" / "one")
+    (folder / "words.txt").write_text("rlrun train algorithm=grpo model=tiny\n")  # as a run does, before its spec.yaml
     spec = (folder / "spec.yaml").read_text()
     (folder / "spec.yaml").write_text(spec.replace("pretrained.Pretrained, path: Qwen/Qwen3-0.6B", "scratch.Scratch"))
-    (folder / "words.txt").write_text("rlrun train algorithm=grpo model=tiny\n")
     client.app.state.services.jobs.scan()
     assert [job["model"] for job in listed(client)["items"]] == ["tiny"]
 

@@ -263,7 +263,7 @@ def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.Monkey
     Model().save(tmp_path / "m")
     first = dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
     assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM") == first and len(started) == 1
-    (kept,) = cache_folder(dry_load.KEPT).iterdir()
+    (kept,) = cache_folder(dry_load.CACHE_NAME).iterdir()
     kept.write_text("[]")  # spoilt
     assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM") == first and len(started) == 2
     (tmp_path / "m" / "config.json").write_text("{}")
@@ -284,7 +284,7 @@ def test_what_depends_on_the_machine_is_not_remembered(tmp_path: Path, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(program.AutoConfig, "from_pretrained", raising(error))
             assert re.search(expected, lines(planned(tmp_path / "m"))[0])
-        assert not cache_folder(dry_load.KEPT).exists()
+        assert not cache_folder(dry_load.CACHE_NAME).exists()
     assert lines(planned(tmp_path / "m")) == []
 
 
