@@ -15,16 +15,16 @@ FLOAT32, BFLOAT16 = BYTES["float32"], BYTES["bfloat16"]
 def parameters(a: Architecture) -> int:
     """Number of weights: embedding and output layer (one matrix if tied), L layers, and the final norm of h."""
     outside_layers = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2) + a.hidden_size
-    return outside_layers + a.num_hidden_layers * _per_layer(a, a.num_experts)
+    return outside_layers + a.num_hidden_layers * _per_layer(a)
 
 
-def _per_layer(a: Architecture, experts: int) -> int:
-    """Weights of a layer with so many experts: attention, feed-forward, two norms of h, and the full router."""
+def _per_layer(a: Architecture) -> int:
+    """Weights of a layer: attention, feed-forward, two norms of h, and the router."""
     matrices = sum(rows * columns for rows, columns in _attention_matrices(a)) + 2 * a.hidden_size
     biases = {"none": 0, "qkv": _qkv_width(a), "qkvo": _qkv_width(a) + a.hidden_size}[a.attention_bias]
     norms = 2 * a.head_dim if a.qk_norm else 0
     if a.num_experts:
-        feed_forward = a.hidden_size * a.num_experts + experts * 3 * a.hidden_size * a.moe_intermediate_size
+        feed_forward = a.num_experts * (a.hidden_size + 3 * a.hidden_size * a.moe_intermediate_size)
     else:
         feed_forward = sum(rows * columns for rows, columns in _feed_forward_matrices(a))
         feed_forward += 2 * a.intermediate_size + a.hidden_size if a.mlp_bias else 0

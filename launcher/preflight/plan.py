@@ -91,7 +91,7 @@ def plan(
     choices = {group: path.stem for path, group in resolved.files if group}
     context = fit_settings(Context(run, here or run.hardware.is_cpu), resolved.given)
     run = context.asked
-    checked = _page(context)
+    checked = page(context)
     results = [*interpreted, *checked.results]
     return replace(checked, results=results, choices=choices, origins=origins_of(run, resolved), notes=request.notes)
 
@@ -105,12 +105,8 @@ def _find_policy_of_run(name: str) -> str:
     return str(folder.path) if folder else ""
 
 
-def page(run: RunSpec, *, here: bool = False) -> Page:
+def page(context: Context) -> Page:
     """The run with the results of all checks."""
-    return _page(Context(run, here or run.hardware.is_cpu))
-
-
-def _page(context: Context) -> Page:
     run = context.asked
     folder = folder_of(run)
     processes = run.engine.plan(run, folder).processes

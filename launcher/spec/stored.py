@@ -108,7 +108,8 @@ def updated(node: Any) -> Any:
     if kept.get("format") in ("alpaca", "sharegpt"):
         kept["format"] = "auto"
     if kept["_target_"] == "launcher.clusters.ray.Ray" and kept.get("address", "") is None:
-        return {"_target_": "launcher.clusters.local.Local", "usage_s": kept["usage_s"]}
+        pause = {name: kept[name] for name in ("usage_s",) if name in kept}
+        return {"_target_": "launcher.clusters.local.Local", **pause}
     return kept
 
 

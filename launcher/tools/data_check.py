@@ -10,7 +10,6 @@ from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.data.refused import RefusedLog
 from launcher.preflight.checks import reward, row_texts, rows, steps
 from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.lengths import LengthReport
 from launcher.preflight.fit import BATCH, fit_settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import OnDataProgress, Split
@@ -38,11 +37,9 @@ def check(chosen: Chosen, given: Collection[str], out: Path, watch: OnDataProgre
     """Read every row, and write those that are refused to refused.jsonl in `out`. Tokens are counted where a model was
     chosen. `given` are the settings that the user set. Raises `Problems`."""
     run = replace(chosen.run, data=chosen.data.raw(watch))
-    context = Context(run, here=True, every_row=True)
+    context = Context(run, here=True, every_row=True, has_model=chosen.has_model)
     if chosen.has_model:
         context = fit_settings(context, given)
-    else:
-        vars(context)["lengths"] = LengthReport([])
     results = list(_check_rows(context, BATCH in given))
     refused = [*context.train.refused, *context.val.refused]
     log = out / "refused.jsonl" if refused else None

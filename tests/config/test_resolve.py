@@ -22,6 +22,7 @@ from launcher.config.resolve import resolve
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problems
 from launcher.core.settings import from_node
+from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import page
 from launcher.spec.run import Optim, RunSpec
 from launcher.spec.stored import from_yaml, to_node, to_yaml
@@ -57,7 +58,7 @@ def problems(words: Iterable[str], config_dir: Path | None = None) -> list[str]:
         run = resolve([*base, *words], config_dir)
     except Problems as found:
         return found.lines
-    return [result.line for result in page(run).results if result.level == "FAIL"]
+    return [result.line for result in page(Context(run, run.hardware.is_cpu)).results if result.level == "FAIL"]
 
 
 def choices(group: str) -> str:

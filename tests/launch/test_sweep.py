@@ -144,9 +144,9 @@ def placed(pool: ResourcePool, *wanted: Needs) -> list[object]:
         (None, [Needs(1)] * 3, [None, None, False]),  # two cores
         (None, [Needs()] * 2, [None, False]),  # does not say how many threads: all
         (None, [Needs(9)] * 2, [None, False]),  # more than there is: alone, as it would run by hand
-        (3, [Needs(9)] * 4, [None, None, None, False]),  # told, so not doubted
+        (3, [Needs(9)] * 4, [None, None, None, False]),  # the user says how many, whatever they need
         (1, [Needs(1)] * 2, [None, False]),
-        (8, [Needs(1, 1)] * 3, [("a",), ("b",), False]),  # no GPU is shared, whatever is told
+        (8, [Needs(1, 1)] * 3, [("a",), ("b",), False]),  # no GPU is shared, however many runs are asked for
         (8, [Needs(1, 2), Needs(1, 1), Needs(1)], [("a", "b"), False, None]),
         (8, [Needs(1, 3), Needs(1, 1), Needs(1)], [None, False, None]),  # more GPUs than are here
     ],

@@ -32,7 +32,7 @@ def crash(*lines: str, cause: CrashCause = "error") -> Crashed:
 
 
 ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
-    # what, exit code, what it told, its last lines, processes that the kernel killed, the cause
+    # what, exit code, its last event, its last lines, processes that the kernel killed, the cause
     ("kill -9", -9, None, (), 0, failure.KILLED),
     ("the kernel took it", -9, None, (), 1, failure.MEMORY),
     ("its own memory broke", -11, None, (), 0, failure.KILLED),
@@ -70,12 +70,12 @@ ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "last", "kills", "cause"), [row[1:] for row in ALONE], ids=[r[0] for r in ALONE]
+    ("code", "crashed", "last", "kills", "cause"), [row[1:] for row in ALONE], ids=[r[0] for r in ALONE]
 )
 def test_the_cause_of_one_process(
-    code: int, told: Crashed | None, last: tuple[str, ...], kills: int, cause: Cause
+    code: int, crashed: Crashed | None, last: tuple[str, ...], kills: int, cause: Cause
 ) -> None:
-    verdict = diagnose(ProcessExit(0, code, told, last), [], "", kills)
+    verdict = diagnose(ProcessExit(0, code, crashed, last), [], "", kills)
     assert verdict.cause is cause
     assert verdict.rank == 0 and verdict.why.startswith("rank 0: ") and not verdict.why.endswith(": ")
 

@@ -202,10 +202,10 @@ def test_a_line_is_due_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at once, and after each line the seconds count anew."""
     now = [100.0]
     monkeypatch.setattr("launcher.monitor.console.time.monotonic", lambda: now[0])
-    timer, told = ProgressTimer(), []
+    timer, due = ProgressTimer(), []
     for now[0] in (100.0, 104.9, 105.0, 109.9, 110.1):
-        told.append(timer.due())
-    assert told == [False, False, True, False, True]
+        due.append(timer.due())
+    assert due == [False, False, True, False, True]
 
 
 def arith(step: int, value: float, low: float | None = None, high: float | None = None) -> HeldOut:

@@ -64,7 +64,7 @@ def refused(*words: str) -> list[str]:
 
 
 def output(run: RunSpec) -> list[str]:
-    return [result.line for result in page(run).results if result.level == "FAIL"]
+    return [result.line for result in page(Context(run, run.hardware.is_cpu)).results if result.level == "FAIL"]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,8 @@ class Context:
     """Whether the run is to start on this machine, so that what is missing here is a failure."""
     every_row: bool = False
     """Whether all rows are read, and not only the first."""
+    has_model: bool = True
+    """Whether a model was chosen, so that tokens can be counted."""
 
     @cached_property
     def run(self) -> RunSpec:
@@ -140,7 +142,7 @@ class Context:
 
     @cached_property
     def lengths(self) -> LengthReport:
-        if self.model_problems:
+        if self.model_problems or not self.has_model:
             return LengthReport([])
         activity.report("measuring lengths")
         return measure_lengths(self.run, self.train.rows, self.val.rows)
