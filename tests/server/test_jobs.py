@@ -36,9 +36,9 @@ def test_runs_of_a_shell_appear_change_and_go(root, client):
 
 
 def test_a_run_is_listed_once_it_was_read(root, client):
-    jobs, folder = client.app.state.services.jobs, write_run(root / "math" / "one")
-    with jobs.lock:  # as a look at all folders begins, which takes long where there are many
-        jobs._register_new([str(folder)])
+    jobs = client.app.state.services.jobs
+    with jobs.lock:  # so that the thread that scans cannot read the folder; a scan takes long where there are many
+        jobs._register_new([str(write_run(root / "math" / "one"))])
         assert (listed(client)["items"], client.get("/healthz").json()["jobs"]) == ([], 0)
     jobs.scan()
     assert [job["run"] for job in listed(client)["items"]] == ["math/one"]
