@@ -49,7 +49,7 @@ class Together:
     """`total` of processes that are threads here: each gives its part, and each gets the sum."""
 
     def __init__(self, count: int) -> None:
-        self.barrier, self.given, self.count = threading.Barrier(count, timeout=20), dict[int, Tensor](), count
+        self.barrier, self.given, self.count = threading.Barrier(count, timeout=600), dict[int, Tensor](), count
 
     def total(self, process: int, x: Tensor) -> Tensor:
         self.given[process] = x

@@ -185,7 +185,7 @@ def test_a_reader_that_leaves_early_is_no_error(rlrun: Any, some: Path) -> None:
     process = rlrun.begin("logs", "done", stdout=subprocess.PIPE)
     assert process.stdout.readline() == "line\n"
     process.stdout.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=600) == 0
     assert (rlrun.folder / "said").read_text() == ""
 
 
@@ -217,10 +217,10 @@ def test_stop(rlrun: Any, look: Look, writer: Callable[[int], Any]) -> None:
     assert rlrun("stop", "done").stdout == "p/done: stopped\n"
     following.communicate()
     assert following.returncode == 0, "it ends with the run"
-    assert run.wait(timeout=10) == -signal.SIGTERM
+    assert run.wait(timeout=600) == -signal.SIGTERM
     run = writer(2000)
     assert look("stop", "done", "--now").stdout == "p/done: stopped\n"
-    assert run.wait(timeout=10) == -signal.SIGTERM
+    assert run.wait(timeout=600) == -signal.SIGTERM
 
 
 def test_a_row_that_a_reward_hangs_on_is_found(look: Look, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_ctrl_c_ends_an_answer_and_twice_the_chat(endless: str) -> None:
             last = typed or last
             os.write(primary, typed.encode())
         _read_until(primary, None, last)
-        assert process.wait(400) == 0
+        assert process.wait(600) == 0
     finally:
         process.kill()
         process.wait()

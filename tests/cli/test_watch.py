@@ -94,13 +94,13 @@ def test_it_draws_what_happens_until_the_run_ends(run: Written, watching: Watchi
     run.tell(Ended(how="failed", why="rank 0: killed"))
     run.close()
     until(lambda: watching.sees("rank 0: killed"))
-    assert watching.process.wait(10) == 0, "it did what it was asked to, however the run did"
+    assert watching.process.wait(600) == 0, "it did what it was asked to, however the run did"
 
 
 def test_ctrl_c_ends_the_watching_alone(run: Written, watching: Watching, until: Callable[..., None]) -> None:
     until(lambda: watching.sees("rollout"))
     watching.process.send_signal(signal.SIGINT)
-    assert watching.process.wait(10) == 0
+    assert watching.process.wait(600) == 0
     assert "Traceback" not in watching.drawn and not (run.folder.path / ".stop").exists()
 
 

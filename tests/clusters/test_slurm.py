@@ -109,7 +109,7 @@ def test_the_run_is_asked_once(number: int, all_of_it: bool, tmp_path: Path, unt
     job = subprocess.Popen(["bash", "job.sh"], cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL)
     until((tmp_path / "up").exists)
     (os.killpg if all_of_it else os.kill)(job.pid, number)
-    assert job.wait(10) == 143
+    assert job.wait(600) == 143
     assert (tmp_path / "came").read_text() == str([int(signal.SIGTERM)])
 
 

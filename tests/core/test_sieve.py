@@ -28,7 +28,7 @@ def sieved(talk: list[bytes], log: Path, **more: Any) -> bytes:
     for piece in talk:
         os.write(output, piece) if len(piece) < 2**15 else os.fdopen(os.dup(output), "wb").write(piece)
     os.close(output)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=600) == 0
     return log.read_bytes()
 
 
@@ -60,7 +60,7 @@ def test_it_outlives_what_ends_the_others(tmp_path: Path) -> None:
         process.send_signal(number)
     os.write(output, b"last\n")
     os.close(output)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=600) == 0
     assert (tmp_path / "log").read_bytes() == b"first\nlast\n"
 
 

@@ -30,7 +30,7 @@ process.run_main(main)
 )
 def test_it_waits_for_no_thread(body: str, code: int, crash: Crashed | None) -> None:
     script = HANGS.replace("{body}", body)
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
     told = [event for line in ran.stdout.splitlines() for event in Torch().reader().feed(line)]
     assert ran.returncode == code and [getattr(event, "lines", None) for event in told] == (
         [crash.lines] if crash else []

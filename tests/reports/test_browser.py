@@ -48,7 +48,7 @@ def measure(page: Path, folder: Path, width: int, *more: str) -> dict[str, Any]:
              "--hide-scrollbars", "--enable-logging=stderr", "--allow-file-access-from-files",
              f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000", "--dump-dom",
              "--window-size=1400,3200", *more, frame.as_uri()]  # fmt: skip
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True)
     assert "CONSOLE" not in ran.stderr, ran.stderr
     found = re.search(r'<pre id="found">(.+?)</pre>', ran.stdout)
     assert found, ran.stdout[-2000:]

@@ -51,7 +51,7 @@ def served(tmp_path):
 
 
 def test_every_value_is_read_back_equal(served):
-    with urllib.request.urlopen(served.where, timeout=10) as answer:
+    with urllib.request.urlopen(served.where, timeout=600) as answer:
         assert answer.headers["Content-Type"] == CONTENT_TYPE
         found = values(answer.read().decode())
     assert {name: found["rlrun_metric", name] for name in ODD} == pytest.approx(ODD, rel=0, abs=0, nan_ok=True)
@@ -64,7 +64,7 @@ def test_every_value_is_read_back_equal(served):
 
 def test_other_pages_are_not_found(served):
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(served.where.replace("/metrics", "/other"), timeout=10)
+        urllib.request.urlopen(served.where.replace("/metrics", "/other"), timeout=600)
 
 
 def test_a_port_that_is_taken_is_a_failure_that_is_repeated(folder):

@@ -113,7 +113,7 @@ def test_killed_and_stopped_it_ends_as_if_undisturbed(
     until(lambda: steps(run) > again.step + 1 and samplers(began.pid))
     (sampler,) = samplers(began.pid)
     began.send_signal(signal.SIGTERM)
-    assert began.wait(60) == 128 + signal.SIGTERM
+    assert began.wait(600) == 128 + signal.SIGTERM
     assert not Path(f"/proc/{sampler}").exists()
     assert steps(run) < STEPS + 1
     assert rlrun("train", "--resume", "rlrun/a").returncode == 0

@@ -193,5 +193,5 @@ def test_block_ends_the_node_with_itself(home: Home, rlrun: list[str], until: Un
     until(lambda: home.state() is not None and home.state().phase == "up")
     assert blocked.stdout is not None and "the cluster is up" in blocked.stdout.readline()
     blocked.send_signal(signal.SIGTERM)
-    assert blocked.wait(20) == 128 + signal.SIGTERM
+    assert blocked.wait(600) == 128 + signal.SIGTERM
     assert not home.has_keeper() and home.node() is None
