@@ -1,4 +1,4 @@
-"""Against verl 0.9.1, in float64: the same value and gradient, or the difference is named in test_verl_differs.
+"""Against verl 0.9.1, in float64: the same value and gradient. docs/algorithms.md names where we differ.
 
 verl adds 1e-8 to every count that it divides by. Where answers are short enough for this to reach 1e-9, `undone`
 takes it back out.
