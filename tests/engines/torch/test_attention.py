@@ -18,25 +18,6 @@ from launcher.spec.algorithm import Batch
 LENGTHS = (9, 3, 5, 9, 4, 7, 2)  # unsorted, some equal, all but two longer than the sliding windows of 3
 
 
-def test_by_hand() -> None:
-    """Rows abc, de, fgh with `-` as padding; answers are bc, e, and the h that follows an unlooked-at g."""
-    a, b, c, d, e, f, g, h = range(10, 18)
-    batch = Batch(
-        tokens=torch.tensor([[a, b, c], [d, e, 0], [f, g, h]]),
-        length=torch.tensor([3, 2, 3]),
-        mask=torch.tensor([[0, 1, 1], [0, 1, 0], [0, 0, 1]]),
-    )
-    packed = pack(batch)
-    assert packed.ids.tolist() == [[a, b, c, f, g, h, d, e]]  # longest first, then in the batch's order
-    assert packed.positions.tolist() == [[0, 1, 2, 0, 1, 2, 0, 1]]
-    assert packed.layout.calls == (Call(3, 3),)  # short ones are computed in one call
-    assert (packed.layout.size, packed.layout.places.tolist()) == (9, [0, 1, 2, 3, 4, 5, 6, 7])  # de's third is empty
-    assert packed.source.tolist() == [0, 1, 6, 4]  # the places of a, b, d, g: each before a predicted token
-    assert packed.target.tolist() == [b, c, e, h]
-    assert list(zip(packed.row.tolist(), packed.column.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 1), (2, 2)]
-    assert packed.unpack(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist() == [[0, 1, 2], [0, 3, 0], [0, 0, 4]]
-
-
 def test_long_sequences_are_padded_little_and_short_ones_share_a_call() -> None:
     """A call's padding is at most a quarter where sequences are longer than 64 tokens."""
     lengths = (200, 199, 160, 149, 70, 65, 64, 30, 3)
