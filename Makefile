@@ -209,7 +209,7 @@ first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week:
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/names.py
 
-memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 24 runs
+memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 8 runs
 	$(VENV)/bin/python benchmarks/memory.py
 
 $(PEERS)/ready: Makefile
