@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers ends weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers ends weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -209,7 +209,7 @@ first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week:
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/names.py
 
-memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 24 runs
+memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 8 runs
 	$(VENV)/bin/python benchmarks/memory.py
 
 $(PEERS)/ready: Makefile
@@ -244,9 +244,6 @@ templates: $(PEERS)/axolotl  ## what is learned of chats under each chat templat
 peers: $(VENV)/ready-dev $(PEERS)/ready  ## training against TRL: tokens a CPU second, start, memory
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes tiny --threads 1 --repeats $(RUNS)
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes small --threads 2 --repeats $(RUNS)
-
-trajectory: $(VENV)/ready-dev $(PEERS)/ready  ## whole SFT and DPO trainings against TRL: losses, gradient norms, learning rates, weights
-	$(VENV)/bin/python benchmarks/trajectory.py --peer $(PEERS)/bin/python
 
 data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows and counting tokens against datasets: rows a CPU second, memory
 	$(VENV)/bin/python benchmarks/data_prepare.py $(PEERS)/bin/python

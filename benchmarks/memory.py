@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from memory_settings import FITTED, HELD_OUT, Setting, write_rows
+from memory_settings import SETTINGS, Setting, write_rows
 from rich.console import Console
 from rich.table import Table
 from watching import QUIET, tree
@@ -37,7 +37,6 @@ class Measured:
     name: str
     estimate: int
     peak: int
-    held_out: bool
     trusted: bool
     """Whether a limit just under the peak was called enough."""
 
@@ -86,24 +85,20 @@ def measure(setting: Setting, root: Path) -> Measured:
         peak = peak_of(words, Path(folder))
     called = check_memory(run, peak - 1)
     fits = all(result.level == "OK" for result in called)
-    return Measured(setting.name, memory.peak_bytes, peak, setting in HELD_OUT, fits)
+    return Measured(setting.name, memory.peak_bytes, peak, fits)
 
 
 def table(found: list[Measured]) -> Table:
-    shown = Table("setting", "estimate MiB", "resident MiB", "error", "", title="peak memory of the training process")
+    shown = Table("setting", "estimate MiB", "resident MiB", "error", title="peak memory of the training process")
     for one in found:
-        how = "held out" if one.held_out else ""
-        shown.add_row(one.name, f"{one.estimate / MIB:,.0f}", f"{one.peak / MIB:,.0f}", f"{one.error:+.1%}", how)
+        shown.add_row(one.name, f"{one.estimate / MIB:,.0f}", f"{one.peak / MIB:,.0f}", f"{one.error:+.1%}")
     return shown
 
 
 def judged(found: list[Measured], out: Console) -> bool:
     """Whether the estimate is as good as it must be."""
     errors = [abs(one.error) for one in found]
-    for name, part in (("all", found), ("held out", [one for one in found if one.held_out])):
-        if part:
-            of_part = [abs(one.error) for one in part]
-            out.print(f"{name}: median error {median(of_part):.1%}, worst {max(of_part):.1%}, {len(part)} settings")
+    out.print(f"median error {median(errors):.1%}, worst {max(errors):.1%}, {len(found)} settings")
     wrong = [one.name for one in found if one.trusted]
     out.print(f'said "fits" of a limit under the peak: {len(wrong)} {wrong or ""}')
     return median(errors) <= MEDIAN and max(errors) <= WORST and not wrong
@@ -113,7 +108,7 @@ def main() -> int:
     out = Console(width=130)
     with tempfile.TemporaryDirectory() as root:
         found = []
-        for setting in FITTED + HELD_OUT:
+        for setting in SETTINGS:
             found.append(measure(setting, Path(root)))
             out.print(f"{found[-1].name}: {found[-1].error:+.1%}", highlight=False)
     out.print(table(found))

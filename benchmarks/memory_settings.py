@@ -28,8 +28,6 @@ class Shape:
 
 
 SHAPES = {
-    "llama-20m": Shape("llama", 384, 1024, 8, 6, 6, 8192),
-    "qwen3-42m": Shape("qwen3", 512, 1536, 8, 8, 4, 16384),
     "qwen3-60m": Shape("qwen3", 640, 1920, 8, 10, 5, 32000, tied=True, stored="bfloat16"),
     "llama-35m": Shape("llama", 448, 1792, 9, 7, 1, 12000, stored="bfloat16"),
     "llama-108m": Shape("llama", 768, 2048, 10, 12, 12, 24000),
@@ -74,26 +72,7 @@ class Setting:
 
 
 S = Setting
-FITTED = (
-    S("sft", "llama-20m", 64, 192, 8),
-    S("sft", "qwen3-42m", 64, 64, 4, dtype="bfloat16"),
-    S("sft", "llama-20m", 64, 192, 8, rank=8),
-    S("sft", "qwen3-42m", 64, 192, 8, checkpointing=True),
-    S("dpo", "llama-20m", 128, 64, 8),
-    S("dpo", "qwen3-42m", 128, 64, 4, batch=4, rank=16, dtype="bfloat16"),
-    S("dpo", "llama-20m", 128, 128, 8, checkpointing=True, dtype="bfloat16"),
-    S("dpo", "qwen3-42m", 96, 64, 4, batch=4, rank=16, checkpointing=True),
-    S("grpo", "qwen3-42m", 64, 48, 8, n=4, batch=4),
-    S("grpo", "llama-20m", 64, 48, 16, n=4, batch=4, rank=8),
-    S("grpo", "llama-20m", 128, 64, 8, n=4, batch=4, dtype="bfloat16"),
-    S("grpo", "qwen3-42m", 64, 48, 16, n=4, batch=4, checkpointing=True),
-    S("ppo", "llama-20m", 128, 48, 4),
-    S("ppo", "qwen3-42m", 96, 32, 4, batch=4, rank=8),
-    S("ppo", "llama-20m", 128, 48, 8, dtype="bfloat16"),
-    S("ppo", "llama-20m", 128, 64, 8, checkpointing=True, rank=8, dtype="bfloat16"),
-)
-"""Seen while the estimate was made."""
-HELD_OUT = (
+SETTINGS = (
     S("sft", "llama-108m", 40, 80, 6, batch=6),
     S("sft", "qwen3-60m", 80, 120, 5, batch=5, rank=24, dtype="bfloat16", checkpointing=True),
     S("dpo", "qwen3-60m", 30, 70, 6, batch=6, dtype="bfloat16"),
@@ -103,7 +82,7 @@ HELD_OUT = (
     S("ppo", "llama-35m", 60, 60, 5, n=3, batch=5, checkpointing=True),
     S("ppo", "qwen3-60m", 30, 40, 4, batch=6, rank=12, dtype="bfloat16"),
 )
-"""Measured only when it was made."""
+"""None was looked at while the estimate was made."""
 
 
 def write_model(folder: Path, shape: Shape) -> None:

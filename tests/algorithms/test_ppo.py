@@ -86,6 +86,8 @@ def test_three_steps_by_hand() -> None:
     assert second[COEFFICIENT] == pytest.approx(0.5 * 1.008, rel=1e-14)  # 0.3 is 3 times the target: + 0.2 at most
     assert third[COEFFICIENT] == pytest.approx(0.5 * 1.008 * 1.004, rel=1e-14)  # 0.11 is 1.1 times: + 0.1
     assert fourth[COEFFICIENT] == pytest.approx(0.5 * 1.008 * 1.004 * 0.992, rel=1e-14)  # 0: - 0.2 at most
+    twice = price_of(algorithm, 0.3, {PENALTY: 0.3, COEFFICIENT: 0.5}, answers=8)
+    assert twice[COEFFICIENT] == pytest.approx(0.5 * 1.016, rel=1e-14)  # by the answers that the new price is for
     assert [told[PENALTY] for told in (first, second, third)] == pytest.approx([0.3, 0.11, 0.0], rel=1e-14)
 
 

@@ -2,8 +2,7 @@
 
 Importing this registers a device named `pretend` by PyTorch's Python backend hooks (experimental in torch 2.13), for
 the whole process. A tensor on it reports `device='pretend:0'`, holds a CPU tensor and is computed there. As on CUDA, an
-operation that gets tensors of the device and of the CPU raises `RuntimeError`, and numpy is refused. Memory is counted,
-and has a limit where one is given.
+operation that gets tensors of the device and of the CPU raises `RuntimeError`, and numpy is refused. Memory is counted.
 
 What it lacks: streams and events, pinned memory, collectives, FSDP2, and `torch.save` of its tensors.
 """
@@ -33,8 +32,6 @@ COPIES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from"}
 class Use:
     """What a program did with the device."""
 
-    limit: int | None = None
-    """Bytes that the device has; None for no end."""
     meetings: list[str] = field(default_factory=list)
     """Operations that were given tensors of both devices; each has raised."""
     bytes: int = 0
@@ -52,12 +49,7 @@ class _Block:
     __slots__ = ("__weakref__", "size", "use")
 
     def __init__(self, size: int) -> None:
-        self.use, self.size = _use, 0
-        if self.use.limit is not None and self.use.bytes + size > self.use.limit:
-            raise torch.OutOfMemoryError(
-                f"{NAME} out of memory: {size} bytes wanted, {self.use.bytes} of {self.use.limit} taken"
-            )
-        self.size = size
+        self.use, self.size = _use, size
         self.use.bytes += size
         self.use.peak_bytes = max(self.use.peak_bytes, self.use.bytes)
 
@@ -117,10 +109,10 @@ class Mode(TorchDispatchMode):
 
 
 @contextmanager
-def used(limit: int | None = None) -> Iterator[Use]:
-    """The device may be used meanwhile, within `limit` bytes."""
+def used() -> Iterator[Use]:
+    """The device may be used meanwhile."""
     global _use
-    before, _use = _use, Use(limit)
+    before, _use = _use, Use()
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # `Module.to` keeps parameters, as with real devices
     try:

@@ -41,15 +41,6 @@ def test_a_cpu_tensor_that_meets_one_of_the_device_raises(
     assert len(use.meetings) == 1
 
 
-def test_numbers_and_copies_are_no_meeting(use: Use) -> None:
-    x, y = torch.ones(3, device=DEVICE), torch.ones(3)
-    assert (x * torch.tensor(2.0)).device == DEVICE
-    x.copy_(y)
-    y.copy_(x * 3)
-    assert y.tolist() == [3.0] * 3 and type(y) is Tensor
-    assert use.meetings == []
-
-
 def test_memory_is_counted_once_for_all_views(use: Use) -> None:
     x = torch.ones(10, 10, device=DEVICE)
     y = x[2:].T
@@ -58,26 +49,6 @@ def test_memory_is_counted_once_for_all_views(use: Use) -> None:
     assert use.bytes == 400
     del y
     assert (use.bytes, use.peak_bytes) == (0, 400)
-
-
-@pytest.mark.parametrize(
-    "compute",
-    [
-        lambda x: x @ x,
-        lambda x: torch.nn.functional.linear(x, x),
-        lambda x: torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]),
-        lambda x: torch.cat([x, x.bfloat16()]),
-        lambda x: torch.nn.functional.mse_loss(x.bfloat16(), x.bfloat16() * 2),
-    ],
-)
-def test_autocast_takes_the_number_formats_of_the_cpu(compute: Callable[[Tensor], Tensor], use: Use) -> None:
-    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
-    with torch.autocast("cpu", torch.bfloat16):
-        expected = compute(x)
-    with torch.autocast(pretend.NAME, torch.bfloat16):
-        found = compute(x.to(DEVICE))
-    assert found.dtype == expected.dtype
-    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0)
 
 
 # ---- what rests in CPU memory
@@ -89,8 +60,9 @@ def test_a_frozen_copy_takes_memory_of_the_device_only_while_it_is_used(use: Use
     copy = FrozenCopy(model, offloaded=True)
     assert use.bytes < taken / 10  # buffers of positions stay
     resting = use.bytes
-    with copy.on_device():
+    with pytest.raises(KeyError), copy.on_device():
         assert use.bytes == taken
+        raise KeyError  # it goes to rest even then
     assert use.bytes == resting
 
 

@@ -99,14 +99,11 @@ def spec(*words: str, on_device: bool = False) -> RunSpec:
     return run if any(word.startswith("reward") for word in words) else replace(run, reward=Letters())
 
 
-def train(run: RunSpec, folder: Path, start: int = 0, limit: int | None = None) -> Trained:
-    """Train in this process as a worker does, from a checkpoint of `folder` where `start` is not 0.
-
-    `limit` is the device's memory in bytes.
-    """
+def train(run: RunSpec, folder: Path, start: int = 0) -> Trained:
+    """Train in this process as a worker does, from a checkpoint of `folder` where `start` is not 0."""
     found = Trained()
     folder.mkdir(parents=True, exist_ok=True)
-    with sdpa_kernel(SDPBackend.MATH), nullcontext() if run.hardware.is_cpu else pretend.used(limit) as use:
+    with sdpa_kernel(SDPBackend.MATH), nullcontext() if run.hardware.is_cpu else pretend.used() as use:
         found.use = use or found.use
 
         def emit(event: Event) -> None:

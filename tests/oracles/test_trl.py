@@ -1,4 +1,4 @@
-"""Against TRL 1.16, in float64: the same value and the same gradient, or the difference is named in test_trl_differs.
+"""Against TRL 1.16, in float64: the same value and the same gradient. docs/algorithms.md names where we differ.
 
 Its losses are methods of trainers; here they are called with a stand-in that holds the few attributes they read.
 """
@@ -66,7 +66,7 @@ def test_gspo_loss(drawn, agree, mean_loss, trl_grpo, seed, shape, holes, beta) 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("scale", [True, False])
 def test_grpo_advantage(monkeypatch, drawn, agree, trl_advantage, seed, scale) -> None:
-    """With TRL's 1e-4 beside the std; ours is 1e-6, see test_trl_differs.
+    """With TRL's 1e-4 beside the std; ours is 1e-6.
 
     It makes n / (n - 1) in float32, which holds 5 / 4 exactly.
     """

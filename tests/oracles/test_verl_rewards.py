@@ -1,4 +1,4 @@
-"""Rules against verl 0.9.1's scorers: the same verdict wherever both mean the same, and where they differ, why."""
+"""Rules against verl 0.9.1's scorers: the same verdict wherever both mean the same."""
 
 from __future__ import annotations
 
@@ -33,21 +33,6 @@ def test_gsm8k_says_what_verl_says() -> None:
                for score in [(GSM8K().score([Answer(response, truth)])[0], float(gsm8k.compute_score(response, truth)))]
                if not response.endswith(".")}  # fmt: skip
     assert rewards == {(0.0, 0.0), (1.0, 1.0)}
-
-
-@pytest.mark.parametrize(
-    ("response", "truth", "ours", "theirs"),
-    [
-        ("#### 18.", "18", 1.0, 0.0),  # a full stop is no part of the number
-        ("#### 18.0", "18", 1.0, 0.0),  # numbers are compared, not texts
-        ("#### $18", "18", 1.0, 0.0),
-        ("#### 18" + " and so on" * 40, "18", 1.0, 0.0),  # verl reads the last 300 characters
-        ("#### 18\n#### none", "18", 0.0, 1.0),  # the last mark counts
-    ],
-)
-def test_gsm8k_where_they_differ(response: str, truth: str, ours: float, theirs: float) -> None:
-    assert GSM8K().score([Answer(response, truth)]) == [ours]
-    assert float(gsm8k.compute_score(response, truth)) == theirs
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from launcher.core.problems import Problems
 from launcher.core.settings import settings
 from launcher.data.files import Files
-from launcher.engines.torch.rollout.episodes import EpisodeRequest, EpisodeRunner
+from launcher.engines.torch.rollout.episodes import EpisodeRunner, Prompt
 from launcher.engines.torch.rollout.generator import Request
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import Environment, Final, Observation, Outcome, Sessions, Spoken
@@ -302,7 +302,7 @@ def test_the_ids_that_were_sampled_are_the_ids_that_are_trained(name: str) -> No
     generator, bridge, count = Drawn(name, 1), bridge_of(name), EPISODES // len(FAMILIES) + 1
     runner = EpisodeRunner(generator, Talking(max_turns=4), sessions := Talk(2), bridge)  # type: ignore[arg-type]
     prompt = bridge.encoder.prompt_ids(ROW.prompt, ROW.template_args)
-    episodes = runner.run([EpisodeRequest(prompt, ROW, np.uint64(key)) for key in range(count)], 1.0)
+    episodes = runner.run([Prompt(prompt, ROW, np.arange(count, dtype=np.uint64))], 1.0)
     assert len(episodes) == len(sessions.ended) == count
     for key, episode in enumerate(episodes):
         assert not episode.fault, episode.fault

@@ -2,110 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
 
-from launcher.engines.torch.model.attention import NO_MASK, Call, Layout, attention
+from launcher.engines.torch.model.attention import Call
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.packing import pack
 from launcher.engines.torch.train.collate import collate
 from launcher.spec.algorithm import Batch
 
-D = 8  # of each head
-Segments = tuple[tuple[int, int], ...]  # (count, length) of sequences that are computed together
-
-
-def laid(segments: Segments) -> Layout:
-    calls = tuple(Call(count, length) for count, length in segments)
-    return Layout(calls, None, sum(count * length for count, length in segments))
-
-
-def drawn(heads: int, shared: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-    torch.manual_seed(0)
-    query = torch.randn(1, heads, tokens, D, dtype=torch.float64)
-    key, value = torch.randn(2, 1, heads // shared, tokens, D, dtype=torch.float64)
-    return query, key, value
-
-
-def by_hand(
-    query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float, window: int | None
-) -> Tensor:
-    """[1, N, H, D], one head and one token at a time."""
-    heads, shared = query.shape[1], query.shape[1] // key.shape[1]
-    out = torch.zeros(1, query.shape[2], heads, D, dtype=torch.float64)
-    begin = 0
-    for count, length in segments:
-        for _ in range(count):
-            for head in range(heads):
-                for place in range(begin, begin + length):
-                    first = begin if window is None else max(begin, place + 1 - window)
-                    keys, values = (
-                        key[0, head // shared, first : place + 1],
-                        value[0, head // shared, first : place + 1],
-                    )
-                    weight = (keys @ query[0, head, place] * scaling).softmax(0)
-                    out[0, place, head] = weight @ values
-            begin += length
-    return out
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    segments=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5)), min_size=1, max_size=3).map(tuple),
-    shared=st.sampled_from([1, 2, 4]),  # query heads that share a key head
-    window=st.sampled_from([None, 1, 2, 3, 100]),  # 1: a token sees itself only; 100: no limit in effect
-    scaling=st.sampled_from([None, 0.7]),
-)
-def test_each_sequence_sees_itself_only(
-    segments: Segments, shared: int, window: int | None, scaling: float | None
-) -> None:
-    query, key, value = drawn(4, shared, sum(count * length for count, length in segments))
-    given = {} if scaling is None else {"scaling": scaling}
-    found, _ = attention(nn.Module(), query, key, value, NO_MASK, layout=laid(segments), sliding_window=window, **given)
-    expected = by_hand(query, key, value, segments, scaling or 1 / math.sqrt(D), window)
-    assert found.shape == expected.shape
-    assert (found - expected).abs().max() <= 1e-13
-
-
-def test_what_is_not_packed_is_computed_under_its_mask() -> None:
-    """A mask that leaves one key out is obeyed: this is the way that decoding takes."""
-    query, key, value = drawn(4, 1, 4)
-    query = query[:, :, -1:]
-    mask = torch.tensor([[[[False, True, True, True]]]])  # the first is padding
-    found, _ = attention(nn.Module(), query, key, value, mask, sliding_window=2)  # the mask says it all
-    expected = by_hand(query=torch.cat([query] * 3, 2), key=key[:, :, 1:], value=value[:, :, 1:],
-                       segments=((1, 3),), scaling=1 / math.sqrt(D), window=None)  # fmt: skip
-    assert (found[:, 0] - expected[:, -1]).abs().max() <= 1e-13
-
-
 LENGTHS = (9, 3, 5, 9, 4, 7, 2)  # unsorted, some equal, all but two longer than the sliding windows of 3
-
-
-def test_by_hand() -> None:
-    """Rows abc, de, fgh with `-` as padding; answers are bc, e, and the h that follows an unlooked-at g."""
-    a, b, c, d, e, f, g, h = range(10, 18)
-    batch = Batch(
-        tokens=torch.tensor([[a, b, c], [d, e, 0], [f, g, h]]),
-        length=torch.tensor([3, 2, 3]),
-        mask=torch.tensor([[0, 1, 1], [0, 1, 0], [0, 0, 1]]),
-    )
-    packed = pack(batch)
-    assert packed.ids.tolist() == [[a, b, c, f, g, h, d, e]]  # longest first, then in the batch's order
-    assert packed.positions.tolist() == [[0, 1, 2, 0, 1, 2, 0, 1]]
-    assert packed.layout.calls == (Call(3, 3),)  # short ones are computed in one call
-    assert (packed.layout.size, packed.layout.places.tolist()) == (9, [0, 1, 2, 3, 4, 5, 6, 7])  # de's third is empty
-    assert packed.source.tolist() == [0, 1, 6, 4]  # the places of a, b, d, g: each before a predicted token
-    assert packed.target.tolist() == [b, c, e, h]
-    assert list(zip(packed.row.tolist(), packed.column.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 1), (2, 2)]
-    assert packed.unpack(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist() == [[0, 1, 2], [0, 3, 0], [0, 0, 4]]
 
 
 def test_long_sequences_are_padded_little_and_short_ones_share_a_call() -> None:

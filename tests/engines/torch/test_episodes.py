@@ -22,7 +22,7 @@ from launcher.core.settings import settings
 from launcher.data.files import Files
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.decode import Decoder
-from launcher.engines.torch.rollout.episodes import EpisodeRequest, EpisodeRunner
+from launcher.engines.torch.rollout.episodes import EpisodeRunner, Prompt
 from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer, scored
@@ -126,7 +126,7 @@ def run(
     model, bridge = chat
     generator = Scripted(model, scripts, most)
     runner = EpisodeRunner(generator, Several(**values), sessions, bridge)
-    asked = [EpisodeRequest(ids_of(bridge), ROW, np.uint64(key)) for key in scripts]
+    asked = [Prompt(ids_of(bridge), ROW, np.array([key], np.uint64)) for key in scripts]
     return runner.run(asked, 1.0), runner, generator
 
 
@@ -272,7 +272,7 @@ def test_a_fault_is_sampled_anew_and_then_left_without_a_score(chat: tuple[Causa
     generator = Scripted(model, {})
     generator.scripts = defaultdict(lambda: iter(["7"] * 20))
     runner = EpisodeRunner(generator, Several(refills=2), sessions, bridge)
-    (episode,) = runner.run([EpisodeRequest(ids_of(bridge), ROW, np.uint64(1))], 1.0)
+    (episode,) = runner.run([Prompt(ids_of(bridge), ROW, np.array([1], np.uint64))], 1.0)
     assert episode.ended == "environment-fault" and episode.fault == "the disk is gone"
     assert episode.reward is not None and math.isnan(episode.reward)
     assert sorted(sessions.ended) == [1, 2, 3], "each session is ended"
@@ -294,7 +294,7 @@ def test_what_fails_once_is_sampled_anew_with_another_stream(chat: tuple[CausalL
         lambda number, turn: Observation(ended="environment-fault" if number == 1 else "finished", reason="x")
     )
     runner = EpisodeRunner(generator, Several(), sessions, bridge)
-    (episode,) = runner.run([EpisodeRequest(ids_of(bridge), ROW, np.uint64(1))], 1.0)
+    (episode,) = runner.run([Prompt(ids_of(bridge), ROW, np.array([1], np.uint64))], 1.0)
     assert (episode.ended, episode.fault, episode.reward) == ("finished", "", 1.0)
     assert len(set(generator.seen)) == 2
 

@@ -172,14 +172,6 @@ def test_truncated_importance(old: float, rollout: float, weight: float) -> None
     assert Mismatch(None).record_and_weight(part).importance is None
 
 
-def test_pairs_and_rows_that_count_for_nothing_are_not_seen() -> None:
-    part = batch_of(logs(0.5, 0.5), logs(0.1, 0.1), [1, 1])
-    seen = Mismatch(None)
-    seen.record_and_weight(replace(part, preference=torch.tensor([1])))
-    seen.record_and_weight(replace(part, mask=part.mask * 0))
-    assert seen.metrics(CPU) == {}
-
-
 def test_probabilities_that_are_all_one_have_no_correlation() -> None:
     seen = Mismatch(None)
     seen.record_and_weight(batch_of([0.0, 0.0], [0.0, -1e-9], [1, 1]))

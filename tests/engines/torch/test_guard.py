@@ -256,6 +256,18 @@ def test_the_remedy_for_all_else_is_a_smaller_step(
     assert isinstance(alert, Alert) and "reference is not finite" in alert.text and isinstance(step, Step)
 
 
+@pytest.mark.parametrize("kind", ["grpo", "dpo"])
+def test_weights_that_are_not_finite_from_the_start_are_the_models_fault(
+    kind: str, jobs: ModuleType, gone: Callable[..., Gone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = jobs.policy_for(kind, "float64", jobs.Limits(16))
+    monkeypatch.setattr(jobs, "policy_for", lambda *_: policy)
+    for network in (policy.model, *([policy.reference.model] if policy.reference else [])):
+        network.base.get_output_embeddings().weight.data[:] = math.nan
+    *_, why = gone({}, "trainer.max_bad_steps=2")
+    assert why.startswith("step 2: ") and "use a model whose weights are finite numbers" in why
+
+
 def test_steps_with_nothing_to_learn_are_not_bad(gone: Callable[..., Gone]) -> None:
     events, held, _, why = gone(dict.fromkeys(range(2, 6), all_equal), "trainer.max_bad_steps=2", kind="dapo")
     assert why == ""

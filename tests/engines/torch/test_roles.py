@@ -1,4 +1,4 @@
-"""Models that stand beside the policy: frozen copies that rest, critics, and reward models that score."""
+"""Models that stand beside the policy: critics, and reward models that score."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from launcher.core.problems import Problems
 from launcher.engines.torch.model.load import load_critic
-from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.model.reference import FrozenCopy
 from launcher.engines.torch.model.scorer import ModelScorer, load_reward_models
 from launcher.models.scratch import Scratch
 from launcher.rewards.combined import Weighted
@@ -25,25 +23,6 @@ from launcher.text.tokenizer import character_tokenizer
 CPU = torch.device("cpu")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., :\n"
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-
-
-class Moves:
-    """Fake: notes where a network is sent, for a machine with one device has nowhere to send it."""
-
-    def __init__(self, network: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.to: list[str] = []
-        monkeypatch.setattr(network, "to", lambda device: self.to.append(str(device)))
-
-
-def test_it_rests_but_while_it_is_asked(tiny: Callable[..., CausalLM], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny()
-    moves = Moves(model, monkeypatch)
-    copy = FrozenCopy(model, offloaded=True)
-    copy.device = torch.device("meta")
-    with pytest.raises(KeyError), copy.on_device():
-        assert moves.to == ["cpu", "meta"]
-        raise KeyError  # it goes to rest even then
-    assert moves.to == ["cpu", "meta", "cpu"]
 
 
 # ---- critic

@@ -6,6 +6,7 @@ import json
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,7 +73,11 @@ def weights(model: CausalLM) -> list[torch.Tensor]:
 # ---- going on
 
 
-@pytest.mark.parametrize(("spec", "algorithm"), [(LLAMA, GRPO()), (BF16, SFT())], ids=["llama", "bfloat16"])
+@pytest.mark.parametrize(
+    ("spec", "algorithm"),
+    [(LLAMA, GRPO()), (BF16, SFT()), (replace(LLAMA, lora_rank=4), SFT())],
+    ids=["llama", "bfloat16", "adapters"],
+)
 def test_training_goes_on_to_the_last_bit(
     spec: Scratch, algorithm: SFT | GRPO, tmp_path: Path, policy_of: PolicyOf, train: Train
 ) -> None:
@@ -83,6 +88,7 @@ def test_training_goes_on_to_the_last_bit(
 
     again = policy_of(load_model(spec, 0, CPU, folder / "policy"), algorithm)
     load_optimizers(again, folder)
+    assert again.model.has_adapters == bool(spec.lora_rank)
     assert train(again, 4, 5) == expected
     assert all(torch.equal(a, b) for a, b in zip(weights(again.model), weights(policy.model), strict=True))
 

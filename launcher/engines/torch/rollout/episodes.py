@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -30,20 +30,21 @@ _RESAMPLE_STEP = 0xD1B54A32D192ED03  # added to an episode's stream each time it
 
 
 @dataclass(frozen=True)
-class EpisodeRequest:
-    """A request for one episode."""
+class Prompt:
+    """A prompt that is to be answered once for each of its random streams."""
 
-    prompt: list[int]
+    ids: list[int]
     row: Row
-    key: np.uint64
-    """Its random stream: equal keys and observations give equal episodes."""
+    keys: np.ndarray
+    """[n] uint64: equal keys and observations give equal episodes."""
 
 
 @dataclass
 class Running:
     """An episode that has not ended."""
 
-    asked: EpisodeRequest
+    prompt: Prompt
+    key: np.uint64
     place: int
     number: int
     """Number of its session."""
@@ -61,7 +62,7 @@ class Running:
 
     @property
     def stream(self) -> np.uint64:
-        return np.uint64((int(self.asked.key) + _RESAMPLE_STEP * self.attempt) % 2**64)
+        return np.uint64((int(self.key) + _RESAMPLE_STEP * self.attempt) % 2**64)
 
     @property
     def answered(self) -> list[int]:
@@ -76,63 +77,44 @@ Ending = dict[Future[Final], tuple[Running, Outcome, str]]
 """Ended episodes that the environment is scoring, with why they ended."""
 
 
-@dataclass
-class Counts:
-    """Counts that are reported of a step's episodes, in this process."""
+Counts = defaultdict[str, float]
+"""Sums over a step's episodes, in this process: outcomes, turns and calls of those that are kept; prompts, faults,
+unreadable calls and rewritten turns of all that were sampled."""
 
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    """Outcomes of the episodes that are kept."""
-    faults: Counter[Outcome] = field(default_factory=Counter)
-    """Faults of all episodes that were sampled."""
-    prompts: int = 0
-    sampled: int = 0
-    turns: int = 0
-    calls: int = 0
-    errors: int = 0
-    repeated: int = 0
-    """Calls that the same episode had made before, with the same arguments."""
-    unreadable: int = 0
-    differences: int = 0
-    """Turns that the chat template now renders otherwise than they were sampled."""
-    tool_s: float = 0.0
-    early: int = 0
 
-    def note(self, episode: Episode) -> None:
-        assert episode.ended
-        self.outcomes[episode.ended] += 1
-        self.early += episode.ended in EARLY
-        self.turns += len(episode.policy_turns)
-        uses = [use for turn in episode.turns for use in turn.uses]
-        self.calls += len(uses)
-        self.errors += sum(bool(use.error) for use in uses)
-        self.repeated += len(uses) - len({(use.name, use.arguments) for use in uses})
-        self.tool_s += sum(use.seconds for use in uses)
+def _count_episode(counts: Counts, episode: Episode) -> None:
+    uses = [use for turn in episode.turns for use in turn.uses]
+    counts["kept"] += 1
+    counts[f"outcome/{episode.ended}"] += 1
+    counts["early"] += episode.ended in EARLY
+    counts["turns"] += len(episode.policy_turns)
+    counts["calls"] += len(uses)
+    counts["errors"] += sum(bool(use.error) for use in uses)
+    counts["repeated"] += len(uses) - len({(use.name, use.arguments) for use in uses})
+    counts["tool_s"] += sum(use.seconds for use in uses)
 
-    def metrics(self) -> dict[str, float]:
-        """Metrics over all processes; collective."""
-        every = world.all_gather_object(self)
-        outcomes = sum((each.outcomes for each in every), Counter[Outcome]())
-        faults = sum((each.faults for each in every), Counter[Outcome]())
-        names = (
-            "prompts", "sampled", "turns", "calls", "errors", "repeated", "unreadable", "differences", "tool_s",
-            "early",
-        )  # fmt: skip
-        total = {name: float(sum(getattr(each, name) for each in every)) for name in names}
-        episodes, calls = max(sum(outcomes.values()), 1), max(total["calls"], 1)
-        metrics = {
-            "agent/prompts": total["prompts"],
-            "agent/episodes": float(sum(outcomes.values())),
-            "agent/turns/mean": total["turns"] / episodes,
-            "agent/calls/mean": total["calls"] / episodes,
-            "agent/tool_errors/share": total["errors"] / calls,
-            "agent/repeated_calls/share": total["repeated"] / calls,
-            "agent/unreadable_calls/mean": total["unreadable"] / episodes,
-            "agent/rewritten_turns/mean": total["differences"] / episodes,
-            "agent/tool_s/mean": total["tool_s"] / calls,
-            "agent/faults/share": sum(faults.values()) / max(total["sampled"], 1),
-            "train/num_early_exit": total["early"],
-        }
-        return metrics | {f"agent/outcome/{name}/share": outcomes[name] / episodes for name in TRUSTED}
+
+def _count_metrics(counts: Counts) -> dict[str, float]:
+    """Metrics over all processes; collective."""
+    total = Counts(float)
+    for each in world.all_gather_object(dict(counts)):
+        for name, count in each.items():
+            total[name] += count
+    episodes, calls = max(total["kept"], 1), max(total["calls"], 1)
+    metrics = {
+        "agent/prompts": total["prompts"],
+        "agent/episodes": total["kept"],
+        "agent/turns/mean": total["turns"] / episodes,
+        "agent/calls/mean": total["calls"] / episodes,
+        "agent/tool_errors/share": total["errors"] / calls,
+        "agent/repeated_calls/share": total["repeated"] / calls,
+        "agent/unreadable_calls/mean": total["unreadable"] / episodes,
+        "agent/rewritten_turns/mean": total["rewritten"] / episodes,
+        "agent/tool_s/mean": total["tool_s"] / calls,
+        "agent/faults/share": total["faults"] / max(total["sampled"], 1),
+        "train/num_early_exit": total["early"],
+    }
+    return metrics | {f"agent/outcome/{name}/share": total[f"outcome/{name}"] / episodes for name in TRUSTED}
 
 
 class EpisodeRunner:
@@ -140,30 +122,32 @@ class EpisodeRunner:
 
     def __init__(self, generator: Generator, environment: Environment, sessions: Sessions, bridge: Bridge) -> None:
         self.generator, self.environment, self.sessions, self.bridge = generator, environment, sessions, bridge
-        self.counts, self._last_number = Counts(), 0
+        self.counts, self._last_number = Counts(float), 0
 
     def close(self) -> None:
         self.sessions.close()
 
     def pop_metrics(self) -> dict[str, float]:
         """Metrics of all episodes since the last call; collective."""
-        counts, self.counts = self.counts, Counts()
-        return counts.metrics()
+        counts, self.counts = self.counts, Counts(float)
+        return _count_metrics(counts)
 
-    def run(self, asked: Sequence[EpisodeRequest], temperature: float) -> list[Episode]:
-        """The episodes in the order of `asked`, each with the environment's score, or NaN where the run's reward scores
+    def run(self, prompts: Sequence[Prompt], temperature: float) -> list[Episode]:
+        """The episodes, prompt by prompt, each with the environment's score, or NaN where the run's reward scores
         the last turn. One that a fault ended has its reason in `fault`, and may have a placeholder as its only turn."""
+        self.counts["prompts"] += len(prompts)
+        asked = [(prompt, key) for prompt in prompts for key in prompt.keys]
         episodes: list[Episode | None] = [None] * len(asked)
         ending: Ending = {}
-        running = [self._begin(one, place, 0) for place, one in enumerate(asked)]
+        running = [self._begin(*one, place, 0) for place, one in enumerate(asked)]
         while self._any_process(bool(running or ending)):
             ready = self._take_ready(running, ending)
             for one, episode in self._take_ended(ending):
                 if episode.fault and one.attempt < self.environment.refills:
-                    running.append(self._begin(one.asked, one.place, one.attempt + 1))
+                    running.append(self._begin(one.prompt, one.key, one.place, one.attempt + 1))
                 else:
                     episodes[one.place] = episode
-                    self.counts.note(episode)
+                    _count_episode(self.counts, episode)
             if self._any_process(bool(ready)):
                 running += self._generate_turns(ready, temperature)
             else:
@@ -192,10 +176,11 @@ class EpisodeRunner:
 
     # ---- one episode
 
-    def _begin(self, asked: EpisodeRequest, place: int, attempt: int) -> Running:
+    def _begin(self, prompt: Prompt, key: np.uint64, place: int, attempt: int) -> Running:
         self._last_number += 1
-        self.counts.sampled += 1
-        return Running(asked, place, self._last_number, attempt, self.sessions.begin(self._last_number, asked.row))
+        self.counts["sampled"] += 1
+        waits = self.sessions.begin(self._last_number, prompt.row)
+        return Running(prompt, key, place, self._last_number, attempt, waits)
 
     def _seconds_left(self, one: Running) -> float:
         """Seconds that the environment may still take for this episode."""
@@ -223,13 +208,13 @@ class EpisodeRunner:
             return "turn-limit", ""
         messages = [message.node for message in observation.messages]
         try:
-            ids, rewritten = self.bridge.observation_ids(one.asked.row, one.history, messages, one.turns[-1].tokens)
+            ids, rewritten = self.bridge.observation_ids(one.prompt.row, one.history, messages, one.turns[-1].tokens)
         except Unwritable as error:
             return "environment-fault", str(error)
         if len(one.answered) + len(ids) >= self.generator.max_new:
             return "token-limit", ""
         one.history += messages
-        self.counts.differences += rewritten
+        self.counts["rewritten"] += rewritten
         one.turns.append(Turn(ids, "environment", text="\n".join(message.content for message in observation.messages)))
         return None, ""
 
@@ -237,14 +222,14 @@ class EpisodeRunner:
         """Generate the next turn of these episodes and send it to their environment. Collective."""
         requests = []
         for one in ready:
-            prompt, answered = one.asked.prompt + one.answered, len(one.answered)
+            prompt, answered = one.prompt.ids + one.answered, len(one.answered)
             requests.append(Request(prompt, np.array([one.stream]), temperature, answered, goes_on=True))
         episodes = self.generator.answer(requests)
         texts = self.generator.texts(episodes) if episodes else []
         for one, episode, text in zip(ready, episodes, texts, strict=True):
             (turn,) = episode.turns
             spoken = self.bridge.read(text, cut=turn.stop == "length")
-            self.counts.unreadable += bool(spoken.unreadable)
+            self.counts["unreadable"] += bool(spoken.unreadable)
             one.turns.append(Turn(**{**vars(turn), "text": text, "state": one.state}))
             one.spoken.append(spoken)
             one.history.append(self.bridge.turn_of(spoken))
@@ -254,13 +239,13 @@ class EpisodeRunner:
     def _finish_episode(self, one: Running, outcome: Outcome, reason: str, final: Final) -> Episode:
         fault = reason or outcome if not TRUSTED[outcome] else final.fault
         if fault:
-            self.counts.faults[outcome if not TRUSTED[outcome] else "environment-fault"] += 1
+            self.counts["faults"] += 1
         while one.turns and one.turns[-1].writer != "policy":
             one.turns.pop()  # nothing of the policy follows it
         empty = [] if one.turns else [self._placeholder_turn(one)]
         reward = math.nan if fault or final.reward is None else final.reward
         return Episode(
-            one.asked.prompt, (*one.turns, *empty), reward=reward, parts={} if fault else final.parts, ended=outcome,
+            one.prompt.ids, (*one.turns, *empty), reward=reward, parts={} if fault else final.parts, ended=outcome,
             fault=fault, facts=final.facts,
         )  # fmt: skip
 

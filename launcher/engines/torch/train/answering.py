@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 from torch import Tensor
 
 from launcher.core.episode_record import CalledTool, EpisodeRecord, EpisodeTurn
 from launcher.core.redaction import cut_middle
-from launcher.engines.torch.rollout.episodes import EpisodeRequest, EpisodeRunner
+from launcher.engines.torch.rollout.episodes import EpisodeRunner, Prompt
 from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.spec.data import Row, make_answer
 from launcher.spec.episode import Episode
 from launcher.spec.reward import Reward, Scores, score_safely
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt, and a random stream for each of its answers."""
-
-    ids: list[int]
-    row: Row
-    keys: np.ndarray  # [n] uint64
 
 
 class PromptAnswerer:
@@ -41,9 +31,7 @@ class PromptAnswerer:
     def sample(self, prompts: Sequence[Prompt], temperature: float) -> list[Episode]:
         """The answers to all prompts, prompt by prompt; an environment's score is in them."""
         if self.runner:
-            self.runner.counts.prompts += len(prompts)
-            requests = [EpisodeRequest(prompt.ids, prompt.row, key) for prompt in prompts for key in prompt.keys]
-            return self.runner.run(requests, temperature)
+            return self.runner.run(prompts, temperature)
         return self.generator.answer([Request(prompt.ids, prompt.keys, temperature) for prompt in prompts])
 
     def score(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> Scores:

@@ -160,6 +160,8 @@ class Training:
         if self.bad_steps >= self.run.trainer.max_bad_steps:
             got = f"{nonfinite_reason(nonfinite_source)}, {self.bad_steps} steps in a row"
             fix = "use a reward that gives numbers" if nonfinite_source == "reward" else "use a smaller optim.lr"
+            if nonfinite_source in _OF_WEIGHTS and not self.policy.model.version:  # no update has changed them
+                fix = "use a model whose weights are finite numbers, in a number format (model.dtype) that holds them"
             alerts = self.source.alerts if nonfinite_source == "reward" else ()
             causes = [Problem("", alert) for alert in alerts]
             raise Problems([Problem(f"step {step}", got, fix, "not-finite"), *causes])
@@ -240,6 +242,9 @@ class Training:
         if phase != self.phase:
             self.phase = phase
             self.emit(Phase(name=phase))
+
+
+_OF_WEIGHTS = ("reference", "old log-probability", "log-probability")  # computed of weights and rows alone
 
 
 def nonfinite_reason(source: str) -> str:

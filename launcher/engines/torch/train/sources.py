@@ -16,7 +16,8 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.train.answering import Prompt, PromptAnswerer, record_of, scored
+from launcher.engines.torch.rollout.episodes import Prompt
+from launcher.engines.torch.train.answering import PromptAnswerer, record_of, scored
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise, takewhile
 
 import numpy as np
@@ -23,8 +23,9 @@ from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.core.rubric import evaluation_of
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
+from launcher.engines.torch.rollout.episodes import Prompt
 from launcher.engines.torch.rollout.generator import make_requests
-from launcher.engines.torch.train.answering import Prompt, PromptAnswerer, record_of, scored
+from launcher.engines.torch.train.answering import PromptAnswerer, record_of, scored
 from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows, prompt_text
@@ -39,20 +40,6 @@ SHOWN = 4_000
 """Characters of a turn of an episode that are shown."""
 READ, READ_TOKENS = 2, 128
 """Prompts that are answered without a score at each validation, and tokens of such an answer."""
-
-
-@dataclass(frozen=True)
-class AnsweredPrompt:
-    """A held-out prompt with its answers."""
-
-    place: int
-    """Index among the held-out rows."""
-    source: str
-    answers: Sequence[Answer]
-    scores: Sequence[float]
-    """NaN where there is none."""
-    episodes: Sequence[EpisodeRecord] = ()
-    """Records of its episodes, where there is an environment."""
 
 
 class Validation:
@@ -144,25 +131,24 @@ class Validation:
         mine = self.asked[world.RANK :: world.SIZE]
         with self.generator.current_weights():
             for start in range(0, _rows_per_process(len(self.asked)), self.size):
-                for answered in self._answer_prompts(mine[start : start + self.size], step):
-                    source_sums = sums[answered.source]
-                    added = self._prompt_sums(answered)
+                for place, answers, totals, records in self._answer_prompts(mine[start : start + self.size], step):
+                    source = self.rows.rows[place].data_source
+                    added = self._prompt_sums(answers, totals)
                     for name, value in added.items():
-                        source_sums[name] = source_sums.get(name, 0.0) + value
-                    sample = _sample(step, answered.answers[0], answered.scores[0], answered.episodes[:1])
+                        sums[source][name] = sums[source].get(name, 0.0) + value
+                    sample = _sample(step, answers[0], totals[0], records)
                     if len(samples) < self.shown:
                         samples.append(sample)
-                    if (mean := added.get(f"mean@{len(answered.scores)}")) is not None:
-                        digest = prompt_digest(sample.prompt, sample.ground_truth)
-                        scores.append((answered.place, answered.source, digest, mean))
+                    if (mean := added.get(f"mean@{len(totals)}")) is not None:
+                        scores.append((place, source, prompt_digest(sample.prompt, sample.ground_truth), mean))
         metrics = self._metrics(sums)
         self.alerts = self.tally.summary()[1]
         in_order = sorted(score for part in world.all_gather_object(scores) for score in part)
         return metrics, [*samples, *held_out_scores(step, [score[1:] for score in in_order])]
 
-    def _prompt_sums(self, answered: AnsweredPrompt) -> dict[str, float]:
+    def _prompt_sums(self, answers: Sequence[Answer], scores: Sequence[float]) -> dict[str, float]:
         """What one prompt adds to each sum; it adds only to `unscored` where an answer has no score."""
-        n, scores = len(answered.scores), answered.scores
+        n = len(scores)
         if not all(map(math.isfinite, scores)):
             return {"unscored": 1.0}
         mean = math.fsum(scores) / n
@@ -170,7 +156,7 @@ class Validation:
         sums = {"prompts": 1.0, f"mean@{n}": mean, "squares": mean * mean, "unlike": not_binary}
         if n > 1:
             sums |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
-            output = [self.answerer.reward.extract_answer(answer.response) for answer in answered.answers]
+            output = [self.answerer.reward.extract_answer(answer.response) for answer in answers]
             sums[f"maj@{n}/mean"] = majority(scores, output)
             sums[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
         return sums
@@ -215,7 +201,11 @@ class Validation:
         tokens = self.rows.tokens[place]
         return tokens if isinstance(tokens, Tokens) else tokens.chosen
 
-    def _answer_prompts(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
+    def _answer_prompts(
+        self, places: list[int], step: int
+    ) -> Iterator[tuple[int, Sequence[Answer], Sequence[float], list[EpisodeRecord]]]:
+        """Of each held-out row its index, its answers with their scores (NaN where there is none), and the record of
+        the first answer's episode, where there is an environment."""
         n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
         keys = random_streams.stream_keys(self.seed, -step - 1, places, n)  # never a training step's streams
         streams = np.split(keys, len(places)) if places else []
@@ -236,7 +226,7 @@ class Validation:
         for number, place in enumerate(places):
             span = slice(number * n, (number + 1) * n)
             records = [record_of(one, SHOWN) for one in episodes[span][:1] if self.answerer.runner]
-            yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[span], scores.total[span], records)
+            yield place, answers[span], scores.total[span], records
 
     def _measure_losses(self, step: int) -> tuple[dict[str, float], list[HeldOutScores]]:
         """`val/loss` and the algorithm's other metrics under `val/`; and the loss of each row."""
