@@ -156,17 +156,15 @@ class Suggester:
         return "." not in name or f"{name.partition('.')[0]}=" in meaning.use or has_setting(self.node, name)
 
     def run_context(self) -> RunContext:
-        """What conversions need to know: all that is typed, and processes, GPUs and steps of the run."""
+        """What conversions need to know: all that is typed, and processes and GPUs of the run."""
         hardware = self.node.get("hardware") or {}
         gpus = _count(hardware.get("n_gpus_per_node"))
         given = {self._full_name(key): value for key, value in self.typed.items()}
-        values = flat(self.node)
         return RunContext(
             given,
             processes=_count(hardware.get("nproc_per_node"), gpus or 1) * _count(hardware.get("nnodes"), 1),
             has_gpus=gpus > 0,
-            sharded=values.get("engine.strategy") == "fsdp2",
-            steps=_count(values.get("trainer.total_training_steps")) or None,
+            sharded=flat(self.node).get("engine.strategy") == "fsdp2",
         )
 
     def _full_name(self, key: str) -> str:
