@@ -66,7 +66,7 @@ def settings_of(cls: type, prefix: str, only: Sequence[str] | None = None) -> It
             continue
         shape, full_name = shape_of(field.annotation, field.metadata), f"{prefix}.{name}" if prefix else name
         declared = declaration(cls, name)
-        default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+        default = default_of(field)
         row = Setting(full_name, shape, field.is_required(), default, declared.description, declared.where)
         if shape.inside is None:
             yield row
@@ -79,6 +79,11 @@ def settings_of(cls: type, prefix: str, only: Sequence[str] | None = None) -> It
 def fields_of(cls: type) -> dict[str, FieldInfo]:
     """Name and declaration of each setting, as pydantic understands it; none for a class without settings."""
     return dict(cls.__pydantic_fields__) if is_pydantic_dataclass(cls) else {}
+
+
+def default_of(field: FieldInfo) -> Any:
+    """The default of a setting; None where it is required."""
+    return None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
 
 
 def own_fields(cls: type) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from launcher.config.defaults import REASONS
-from launcher.config.descriptions import fields_of, written
+from launcher.config.descriptions import default_of, fields_of, written
 from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin
 from launcher.config.yaml_lines import Leaf, leaves
@@ -44,7 +44,7 @@ def differing(run: RunSpec) -> list[Changed]:
         key, _, entry = below.partition(".")
         declared = fields_of(cls)[key]
         required = declared.is_required()
-        default = None if required else _as_lists(declared.get_default(call_default_factory=True, validated_data={}))
+        default = _as_lists(default_of(declared))
         if entry:  # the setting is a dict
             default = default.get(entry) if isinstance(default, dict) else None
         if default != value:

@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.config.compose import choices
 from launcher.config.defaults import REASONS
-from launcher.config.descriptions import fields_of
+from launcher.config.descriptions import default_of, fields_of
 from launcher.config.nodes import TARGET, nested, owner
 from launcher.config.yaml_lines import Leaf, defaults_lines, leaves
 from launcher.core.overrides import is_plain, literal, quoted
@@ -119,9 +119,7 @@ def _parts_argument(group: str, own: Mapping[str, Leaf], path: Path) -> list[str
 def _is_default(node: Mapping[str, Any], name: str, value: Any) -> bool:
     cls, below = owner(node, name)
     declared = fields_of(cls).get(below)
-    if cls is RunSpec and below != name:
+    if declared is None or declared.is_required() or (cls is RunSpec and below != name):
         return False
-    if declared is None or declared.is_required():
-        return False
-    default = declared.get_default(call_default_factory=True, validated_data={})
+    default = default_of(declared)
     return bool(value == (list(default) if isinstance(default, tuple) else default))

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 from yaml import YAMLError
 
-from launcher.config.descriptions import fields_of
+from launcher.config.descriptions import default_of, fields_of
 from launcher.config.guard import size_problems
 from launcher.config.nodes import absolute, owner, walk
 from launcher.config.yaml_lines import read_checked
@@ -87,7 +87,7 @@ def _missing_defaults(node: Any, texts: Mapping[str, str]) -> dict[str, Any]:
         declared = fields_of(cls).get(key)
         unset = _is_in_config(name.rpartition(".")[0], texts) and not _is_in_config(name, texts)
         if unset and declared and not declared.is_required():
-            defaults[name] = declared.get_default(call_default_factory=True, validated_data={})
+            defaults[name] = default_of(declared)
     return defaults
 
 
