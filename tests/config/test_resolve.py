@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
-from itertools import cycle, product
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
 from launcher.config.compose import groups
 from launcher.config.diagnose import CHOICES
 from launcher.config.resolve import resolve
-from launcher.core.files import conf_dir
 from launcher.core.problems import Problems
-from launcher.core.settings import from_node
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import page
-from launcher.spec.run import Optim, RunSpec
-from launcher.spec.stored import from_yaml, to_node, to_yaml
+from launcher.spec.run import Optim
+from launcher.spec.stored import from_yaml, to_yaml
 
 BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse", "sampler.n": "4"}
 GROUPS = groups()
@@ -251,53 +243,6 @@ def test_a_dry_run_is_a_plan_and_ends_with_2() -> None:
 
 
 # ---- a run written down, and config files of a person's own
-
-
-SCORED = {"weighted": ["reward.parts={exact:1.0,format:0.2}"], "length": ["reward.high=9"]}
-"""Choices of a reward that stand for the others: of parts, of a value that is asked for; and one of a file's own."""
-
-
-def nodes(group: str) -> list[dict[str, Any]]:
-    """The group's choices as their files say; what a file leaves open is filled in."""
-    if group == "reward":  # some are made of others
-        words = [f"{key}={value}" for key, value in BASE.items()]
-        return [to_node(resolve([*words, f"reward={choice}", *more]))["reward"] for choice, more in SCORED.items()]
-    read = [yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text()) for choice in GROUPS[group]]
-    return [{key: filled(key, value) for key, value in node.items() if key != "defaults"} for node in read]
-
-
-def filled(key: str, value: Any) -> Any:
-    left_open = ["some/where"] if key == "command" else "some/where"
-    return left_open if value == "???" else 16 if str(value).startswith("${") else value
-
-
-@pytest.mark.parametrize("times", [5, pytest.param(math.inf, marks=pytest.mark.long)])
-def test_every_combination_of_choices_is_read_back_as_it_was_written(times: float) -> None:
-    """Those that judge each other; the others, each of which tests/test_conf.py has alone, by turns. A combination of
-    choices that each were in so many before is left to `make test-long`."""
-    turns = ("model", "data", "reward", "health")
-    others = [group for group in GROUPS if group not in turns]
-    known = {group: nodes(group) for group in GROUPS}
-    seen = Counter[tuple[str, int]]()
-    by_turns = zip(*(cycle(known[group]) for group in turns), strict=True)
-    for held, more in zip(product(*(enumerate(known[group]) for group in others)), by_turns, strict=False):
-        chosen = {(group, place) for group, (place, _) in zip(others, held, strict=True)}
-        if all(seen[choice] >= times for choice in chosen):
-            continue
-        node = dict(zip(others, (dict(values) for _, values in held), strict=True)) | dict(
-            zip(turns, more, strict=True)
-        )
-        node["sampler"]["n"] = 4
-        if "vllm" in node["sampler"]["_target_"]:
-            node["sampler"]["kv_cache_gb"] = 64.0  # its usual share of a GPU does not hold the largest models
-        try:
-            run = from_node(RunSpec, {**node, "seed": 3})
-        except ValidationError:
-            continue  # this engine does not support that algorithm, or the like
-        assert from_yaml(to_yaml(run)) == run
-        seen.update(chosen)
-    assert {*seen} == {(group, place) for group in others for place in range(len(GROUPS[group]))}
-    assert seen.total() >= 30 * len(others)
 
 
 def own(folder: Path, text: str | bytes, name: str = "algorithm/mine") -> Path:
