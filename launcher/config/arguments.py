@@ -30,7 +30,6 @@ OPTIONS = (
     "--source", "--json", "--help",
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
-_REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
 _TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not as a part of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -240,7 +239,7 @@ def _refusal(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem
         return Problem(short_repr(line), "names no setting", "use key=value")
     if _RESOLVER.search(line):
         return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
-    if top in (*groups, *PLAIN) and (problem := _sweep_problem(override) or _reference_problem(key, line, groups)):
+    if top in (*groups, *PLAIN) and (problem := _sweep_problem(override)):
         return problem
     if override.package is not None:
         return Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
@@ -249,14 +248,6 @@ def _refusal(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem
     if _TARGET.search(key) or names_target(override.value()):
         return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
     return None if removes(override) else _refusal_of_value(key, override.value(), groups)
-
-
-def _reference_problem(key: str, line: str, groups: Mapping[str, Sequence[str]]) -> Problem | None:
-    """The problem with a `${NAME}` that is not a setting of a run."""
-    tops = (*groups, *PLAIN)
-    unset = next((name for name in _REFERENCE.findall(line) if name.lstrip(".").partition(".")[0] not in tops), None)
-    got = f"${{{unset}}} is not a setting, and a shell expands no variable in single quotes"
-    return None if unset is None else Problem(key, got, "write the value itself, or use double quotes")
 
 
 def _sweep_problem(override: Override) -> Problem | None:

@@ -106,8 +106,8 @@ EXACT = [
     ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings are not part of a run; leave it out"),
     ("reward@_global_=exact", "'reward@_global_=exact': a choice has the name of its group; use reward=CHOICE"),
     # what lies outside the run
-    ("optim.lr=${sede}", "optim.lr: ${sede} is not a setting, and a shell expands no variable in single quotes;"
-                          " write the value itself, or use double quotes"),
+    ("optim.lr=${sede}", "optim.lr: '${sede}' refers to what has no value; write the value itself,"
+                         " or use double quotes for a shell's variable"),
     # taken away
     ("~hardware", f"hardware: not chosen; it may be {choices('hardware')}"),
     # fine each, but not together
