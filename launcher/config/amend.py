@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from launcher.config import guard
-from launcher.config.arguments import OPTIONS, separate_options
+from launcher.config.arguments import OPTIONS, join_options
 from launcher.config.grammar import setting
 from launcher.config.nodes import TARGET
 from launcher.config.request import SourcedOverride
@@ -24,14 +24,15 @@ FREE_OF_TRAINER = (
 
 def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `overrides` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
-    words, options = separate_options([SourcedOverride(word, word) for word in overrides])
-    overrides = [word.text for word in words]
-    guard.check([*overrides, *(option.argument for option in options)])
-    changed = deepcopy(node)
-    problems = [Problem(one.shown, "no such option", suggest(one.shown, OPTIONS), "unknown-setting") for one in options]
-    for word in overrides:
+    words = join_options([SourcedOverride(word, word) for word in overrides])
+    guard.check([word.text for word in words])
+    changed, problems = deepcopy(node), list[Problem]()
+    for word in words:
+        if word.dashes:
+            problems.append(Problem(word.shown, "no such option", suggest(word.shown, OPTIONS), "unknown-setting"))
+            continue
         try:
-            path, value = setting(word)
+            path, value = setting(word.text)
         except Problems as invalid:
             problems += invalid.problems
             continue

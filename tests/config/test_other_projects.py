@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, app, load
-from launcher.config.arguments import OPTIONS, PLAIN, Unknown, separate_options
+from launcher.config.arguments import OPTIONS, PLAIN, join_options
 from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import written
 from launcher.config.known import has_setting
@@ -38,8 +38,7 @@ def guide(algorithm: str = "grpo") -> Suggester:
 
 
 def answers(words: list[str], algorithm: str = "grpo") -> list[Suggestion]:
-    rest, options = separate_options([SourcedOverride(word, word) for word in words])
-    unknown = [*options, *(Unknown(key, value) for key, _, value in (word.text.partition("=") for word in rest))]
+    unknown = join_options([SourcedOverride(word, word) for word in words])
     suggester = Suggester(guide(algorithm).node, FILES, (), {each.plain: each.value for each in unknown})
     return [suggester.suggestion(each) for each in unknown]
 
