@@ -72,18 +72,14 @@ def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
         return _compose_values(arguments.choices, arguments.values, config_dir)
     except Problems as error:
         first_problems = error.problems
-    problems, at_fault = list[Problem](), {problem.where.partition(".")[0] for problem in first_problems}
-    if not at_fault <= {*arguments.choices}:
-        at_fault.clear()
-        for key, choice in arguments.choices.items():
-            try:
-                compose_run(placeholders() | {key: choice}, [], config_dir)
-            except Problems as error:
-                problems += error.problems
-                at_fault.add(key)
-    for key in at_fault:
-        del arguments.choices[key]
-        arguments.doubtful.add(key.partition(".")[0])
+    problems = list[Problem]()
+    for key, choice in [*arguments.choices.items()]:
+        try:
+            compose_run(placeholders() | {key: choice}, [], config_dir)
+        except Problems as error:
+            problems += error.problems
+            del arguments.choices[key]
+            arguments.doubtful.add(key.partition(".")[0])
     try:
         composed = _compose_values(arguments.choices, arguments.values, config_dir)
     except Problems:
