@@ -196,13 +196,10 @@ class Suggester:
                 return self._suggest(one, f"did you mean {setting}?")
             words = [f"{setting}={readable(one.value)}"]
             return self._suggest(one, f"use {shell_text(words)}", got, words)
-        if not same_leaf or len(leaf) < 3 or nearest(leaf, self._leaf_names(top), cutoff=0.85):
+        of_group = [name.rpartition(".")[2] for name in self.holders if name.startswith(f"{top}.") and self._has(name)]
+        if not same_leaf or len(leaf) < 3 or nearest(leaf, of_group, cutoff=0.85):
             return None
         return self._suggest(one, self._point_to_choices(same_leaf[0], one.value))
-
-    def _leaf_names(self, group: str) -> list[str]:
-        """Last parts of the names of a group's settings in this run."""
-        return [name.rpartition(".")[2] for name in self.holders if name.startswith(f"{group}.") and self._has(name)]
 
     def _point_to_choices(self, name: str, value: str) -> str:
         """What to do about a setting that only other choices of its group have."""
@@ -217,8 +214,11 @@ class Suggester:
         near = nearest(one.plain, groups, cutoff=0.75) if "." not in one.plain else None
         if group := one.plain if one.plain in groups else near:
             return self._suggest_group(one, group)
-        likeness = {name: _likeness(one.plain.lower(), name) for name in self.holders if self._has(name)}
-        setting = max(likeness, key=lambda name: likeness[name])
+        likeness = {name: _likeness(one.plain.lower(), name) for name in self.holders}
+        closest = max(likeness, key=lambda name: likeness[name])
+        setting = max(filter(self._has, likeness), key=lambda name: likeness[name])
+        if likeness[closest] > max(likeness[setting], 0.9):  # of another choice
+            return self._suggest(one, self._point_to_choices(closest, one.value))
         leaf = one.plain.lower().rpartition(".")[2]
         others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
         if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
