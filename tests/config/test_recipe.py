@@ -90,13 +90,10 @@ def test_the_second_run_of_the_quickstart():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("rlrun train x='a", "x.sh:1: bash says: unexpected EOF while looking for matching"),
         ("set -u\nrlrun train x=$ABSENT", "x.sh:2: ABSENT is not set, and set -u ends the script there"),
-        ("[ -d rows ] || exit 1\nrlrun train x=1", "x.sh:1: the script ended here before it started anything"),
-        ("while :; do :; done", "x.sh:1: "),
         ("#" * (2**20 + 1), "has more than 1,048,576 bytes"),
     ],
-    ids=["open quote", "unset", "ended", "endless", "long"],
+    ids=["unset", "long"],
 )
 def test_a_script_that_cannot_be_read_is_named(text: str, reason: str) -> None:
     Path("x.sh").write_text(text)

@@ -79,7 +79,6 @@ EXACT = [
     ("hardware=../../etc/passwd", f"hardware: no choice '../../etc/passwd'; it may be {choices('hardware')}"),
     # a wrong value
     ("sampler.n=0", "sampler.n: got 0; use a number >= 1"),
-    ("sampler.n=1", "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; use 8"),
     ("optim.lr=-1", "optim.lr: got -1; use a number > 0.0"),
     ("optim.lr=nan", "optim.lr: got nan; use a finite number"),
     ("optim.lr_scheduler_type=cosin", "optim.lr_scheduler_type: got 'cosin'; use 'constant', 'linear', 'cosine',"
@@ -113,9 +112,6 @@ EXACT = [
     # fine each, but not together
     ("hardware.nnodes=2", "hardware.nnodes: cluster local is one machine, got 2; use 1, or cluster=ray"),
     ("hardware.n_gpus_per_node=2", "hardware.n_gpus_per_node: is 2 and device is cpu; use hardware=gpu"),
-    ("hardware.nproc_per_node=3", "data.train_batch_size: 16 rows do not split over 3 processes; use 15 or 18"),
-    ("trainer.ppo_mini_batch_size=5", "trainer.ppo_mini_batch_size: 5 prompts do not divide"
-                                      " data.train_batch_size=16; use 4"),
     ("model.hidden_size=65", "model: hidden_size 65 does not split over 4 attention heads; use an even hidden_size"),
     # what stands on the disk
     ("trainer.run_root=note.txt", "trainer.run_root: '{here}/note.txt' is a file; use a folder"),
