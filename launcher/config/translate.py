@@ -212,7 +212,8 @@ class _Translator:
         if not words and self._engine_needs_value(meaning, typed.value):
             return passed_on
         if not words:
-            return Taken(typed, (), project, _why_left_out(meaning, typed.value))
+            note = _why_left_out(meaning, typed.value, self.suggester.run_context())
+            return Taken(typed, (), project, note)
         is_same = " ".join(words).lower() == typed.text.lstrip("+").lower()
         return None if is_same else Taken(typed, tuple(words), project)
 
@@ -289,10 +290,10 @@ def _section(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _why_left_out(meaning: Translation, value: str) -> str:
+def _why_left_out(meaning: Translation, value: str, run: RunContext) -> str:
     if not meaning.ours and not is_off(value) and (reason := meaning.note or meaning.instead):
         return reason.removesuffix(f"; {LEAVE_OUT}")
-    return "it is so here, too, or another argument says it"
+    return "another argument says it" if run.says_better(meaning, value) else "it is so here, too"
 
 
 def listed(word: str) -> list[str] | None:
