@@ -17,7 +17,7 @@ from launcher.config.descriptions import fields_of
 from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off
 from launcher.config.names.table import SECTIONS, Translation, table
-from launcher.config.nodes import flat, owner
+from launcher.config.nodes import owner
 from launcher.config.request import SourcedOverride
 from launcher.config.slips import HUB_ADDRESS, choice_of_value
 from launcher.core.overrides import quoted
@@ -160,16 +160,9 @@ class Suggester:
         return not self.lacking(meaning.use.split() or meaning.ours[:1])
 
     def run_context(self) -> RunContext:
-        """What conversions need to know: all that is typed, and processes and GPUs of the run."""
-        hardware = self.node.get("hardware") or {}
-        gpus = _count(hardware.get("n_gpus_per_node"))
+        """What conversions need to know: all that is typed, and whether the run has GPUs."""
         given = {self._full_name(key): value for key, value in self.typed.items()}
-        return RunContext(
-            given,
-            processes=_count(hardware.get("nproc_per_node"), gpus or 1) * _count(hardware.get("nnodes"), 1),
-            has_gpus=gpus > 0,
-            sharded=flat(self.node).get("engine.strategy") == "fsdp2",
-        )
+        return RunContext(given, has_gpus=bool((self.node.get("hardware") or {}).get("n_gpus_per_node")))
 
     def _full_name(self, key: str) -> str:
         """The table's name for one typed in part, or below another section: `max_steps` for `trainer.max_steps`."""
@@ -310,10 +303,6 @@ def _ratio(one: str, other: str) -> float:
 
 def shown(choices: Sequence[str]) -> str:
     return ", ".join(choices[:4]) + (", ..." if len(choices) > 4 else "")
-
-
-def _count(value: Any, otherwise: int = 0) -> int:
-    return value if isinstance(value, int) and value > 0 else otherwise
 
 
 def readable(value: str) -> str:

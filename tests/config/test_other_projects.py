@@ -50,7 +50,7 @@ def line(word: str, algorithm: str = "grpo") -> str:
 
 def words_of(meaning: Translation) -> Iterator[list[str]]:
     """All that it may say to type, for values that it knows and for values of our own."""
-    situation = RunContext(processes=2)
+    situation = RunContext()
     values = [value for value in meaning.values or () if value != "*"]
     if not values or "*" in (meaning.values or ()):
         name = meaning.ours[0] if meaning.ours else ""
@@ -66,7 +66,7 @@ CONVERTED = {
     "one_key": ["[p]"], "one_response_key": ["[r]"],
     "warmup": ["10", "0.1"],
     **{name: ["8"] for name in ("lora_verl", "lora_peft", "gpus")},
-    **{name: ["10", "0.1"] for name in ("save_every", "test_every")}, "offload": ["true"],
+    **{name: ["10", "0.1"] for name in ("save_every", "test_every")},
 }  # fmt: skip
 VALUES = {
     "algorithm": "grpo", "data.train_files": "x.jsonl", "data.val_files": "x.jsonl", "reward.name": "score",

@@ -28,10 +28,7 @@ class RunContext:
 
     given: Mapping[str, str] = field(default_factory=dict)
     """Name -> value of all that is typed: full names of other projects, and settings of ours."""
-    processes: int = 1
-    """Training processes of the run, on all nodes."""
     has_gpus: bool = False
-    sharded: bool = False
 
     def is_on(self, *names: str) -> bool:
         """Whether one of these names is typed with a value that does not switch it off."""
@@ -44,12 +41,6 @@ class RunContext:
     def is_off(self, *names: str) -> bool:
         typed = [self.given[name] for name in names if name in self.given]
         return any(is_off(value) or _normalize(value) in _OTHER_CHOICES for value in typed)
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether several processes train, by the run or by typed names of nodes and GPUs of any project."""
-        names = (*names_of("hardware.nnodes"), *names_of("hardware.n_gpus_per_node"))
-        return max(self.processes, *(number(self.given.get(name, "")) or 0 for name in names)) > 1
 
 
 @cache
@@ -129,19 +120,6 @@ def _gpus(value: str, run: RunContext) -> list[str]:
     if run.is_on("use_cpu", "no_cuda"):
         return [f"hardware.nproc_per_node={per_node}"]
     return [*(() if run.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={per_node}"]
-
-
-def _offload(value: str, run: RunContext) -> list[str] | None:
-    """One list of roles for all names that are typed; with sharded weights, `weights` includes the other networks."""
-    enabled = [name for name in names_of("engine.offload") if name != "engine.offload" and run.is_on(name)]
-    names_by_role = {
-        "reference": [name for name in enabled if name.startswith("actor_rollout_ref.ref.")],
-        "critic": [name for name in enabled if name.startswith("critic.")],
-    }
-    roles = [role for role, names in names_by_role.items() if names]
-    if len(enabled) > sum(map(len, names_by_role.values())) or (roles and run.sharded):
-        return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if run.is_distributed else None
-    return [f"engine.offload=[{','.join(roles)}]"] if roles else []
 
 
 def _bf16(value: str, run: RunContext) -> list[str] | None:
@@ -268,7 +246,7 @@ def _one_key(value: str, run: RunContext, setting: str) -> list[str] | None:
 
 
 RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
-    "gpus": _gpus, "offload": _offload, "bf16": _bf16,
+    "gpus": _gpus, "bf16": _bf16,
     "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, scale_by_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "lora_alpha": _lora_alpha, "modules": _modules, "algorithm": _algorithm, "clip": _clip, "dataset": _dataset,
