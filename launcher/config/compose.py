@@ -147,11 +147,8 @@ def _value_problem(error: Exception, override: Override) -> Problem:
     if removes(override):
         return Problem(key, "is set by no file that could be overridden", "leave it out: the default holds")
     if isinstance(error, InterpolationKeyError):
-        return Problem(
-            key,
-            f"{short_repr(value)} refers to what has no value",
-            "write the value itself, or use double quotes for a shell's variable",
-        )
+        fix = "write the value itself, or use double quotes for a shell's variable"
+        return Problem(key, f"{short_repr(value)} refers to what has no value", fix)
     if isinstance(error, ConfigTypeError | ConfigKeyError | ConfigCompositionException):
         return Problem(key, f"{short_repr(value)} does not fit there", "use a setting's full name and one value")
     return Problem(shortened(f"{key}={value}", 200), error_message(error), "write the value itself")
