@@ -207,7 +207,9 @@ class Suggester:
         near = nearest(one.plain, groups, cutoff=0.75) if "." not in one.plain else None
         if group := one.plain if one.plain in groups else near:
             return self._suggest_group(one, group)
-        likeness = {name: _likeness(one.plain.lower(), name) for name in self.holders}
+        top = one.plain.partition(".")[0]
+        names = [name for name in self.holders if self._has(name) or name.startswith(f"{top}.")]
+        likeness = {name: _likeness(one.plain.lower(), name) for name in names}
         closest = max(likeness, key=lambda name: likeness[name])
         setting = max(filter(self._has, likeness), key=lambda name: likeness[name])
         if likeness[closest] > max(likeness[setting], 0.9):  # of another choice
