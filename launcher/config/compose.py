@@ -129,7 +129,8 @@ def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config
     excluded = [parse(f"~{group}") for group in sorted({*unset} - implied)]
     overrides = [*excluded, *chosen.values(), *values]
     composed = composition.compose(_folders(config_dir), "run", overrides, sources.check_file)
-    node = sources.resolved(composed.config)
+    with composition.LOCK:
+        node = sources.resolved(composed.config)
     files = tuple((config_file(name, config_dir), place) for name, place in composed.files)
     return Composed(node, [*values], [], files, defaults.derive(node))
 

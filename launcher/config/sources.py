@@ -23,7 +23,6 @@ from launcher.config.guard import size_problems
 from launcher.config.nodes import absolute, owner, walk
 from launcher.config.yaml_lines import read_checked
 from launcher.core.bounded_parse import SIZE
-from launcher.core.composition import LOCK
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 
@@ -55,12 +54,7 @@ for resolver in ("oc.env", "oc.create", "oc.decode", "oc.deprecated", "oc.dict.k
 
 
 def resolved(config: Any) -> dict[str, Any]:
-    """A composed config as plain values. Raises `Problems`, or an OmegaConf error."""
-    with LOCK:
-        return _resolved(config)
-
-
-def _resolved(config: Any) -> dict[str, Any]:
+    """A composed config as plain values; the caller holds `LOCK`. Raises `Problems`, or an error of OmegaConf."""
     unresolved = OmegaConf.to_container(config, resolve=False)
     texts = {place: value if isinstance(value, str) else "" for place, value in walk(unresolved)}
     _check_expansion(texts)
