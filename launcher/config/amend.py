@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from yaml import YAMLError
-
 from launcher.config import guard
-from launcher.config.arguments import OPTIONS, separate_options
+from launcher.config.arguments import OPTIONS, join_options
+from launcher.config.grammar import setting
 from launcher.config.nodes import TARGET
 from launcher.config.request import SourcedOverride
-from launcher.core.bounded_parse import parse_yaml
-from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.overrides import key_of
+from launcher.core.problems import Problem, Problems, suggest
 
 FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "sampler.n_gpus", "data.val_batch_size")
 FREE_OF_TRAINER = (
@@ -25,41 +24,27 @@ FREE_OF_TRAINER = (
 
 def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `overrides` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
-    words, options = separate_options([SourcedOverride(word, word) for word in overrides])
-    overrides = [word.text for word in words]
-    guard.check([*overrides, *(option.argument for option in options)])
-    changed = deepcopy(node)
-    problems = [Problem(one.shown, "no such option", suggest(one.shown, OPTIONS), "unknown-setting") for one in options]
-    for word in overrides:
-        path, equals, text = word.partition("=")
-        if not equals or "." not in path:
-            got = f"{short_repr(word)} changes no setting"
-            problems.append(Problem("--resume", got, "use hardware.nproc_per_node=2"))
-        elif not is_free(path):
-            problems.append(_refusal(path, text))
+    words = join_options([SourcedOverride(word, word) for word in overrides])
+    guard.check([word.text for word in words])
+    changed, problems = deepcopy(node), list[Problem]()
+    for word in words:
+        if word.dashes:
+            problems.append(Problem(word.shown, "no such option", suggest(word.shown, OPTIONS), "unknown-setting"))
+            continue
+        try:
+            path, value = setting(word.text)
+        except Problems as invalid:
+            problems += invalid.problems
+            continue
+        unknown = put(changed, path, value)
+        if unknown or is_free(path):
+            problems += unknown
         else:
-            try:
-                problems += put(changed, path, parse_yaml(text))
-            except (YAMLError, ValueError):
-                problems.append(Problem(str(path), f"got {short_repr(text)}", "use a number, a word or a [list]"))
+            fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
+            problems.append(Problem(path, "cannot change while a run goes on", fix, "conflicting-settings"))
     if problems:
         raise Problems(problems)
     return changed
-
-
-def _refusal(path: str, text: str) -> Problem:
-    amendable = [word for word in _translate_setting(path, text) if is_free(word.partition("=")[0])]
-    got, fix = "cannot change while a run goes on", f"use {' '.join(amendable)}"
-    if not amendable:
-        fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
-    return Problem(path, f"{got} by this name" if amendable else got, fix, "conflicting-settings")
-
-
-def _translate_setting(path: str, text: str) -> Sequence[str]:
-    """The arguments here for a setting of another project; empty where there are none."""
-    from launcher.config.suggestions import words_of_others  # noqa: PLC0415  # late: the names of other projects
-
-    return words_of_others(path, text)
 
 
 def is_free(path: str) -> bool:
@@ -78,8 +63,10 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
         group = group.get(key) if isinstance(group, dict) else None
     known = [key for key in group if key != TARGET] if isinstance(group, dict) else []
     if name not in known:
+        from launcher.config.suggestions import words_of_others  # noqa: PLC0415  # late: the names of other projects
+
         near = suggest(name, known) if known else suggest(above[0] if above else name, sorted(node))
-        ours = _translate_setting(path, str(value))
+        ours = [word for word in words_of_others(path, str(value)) if "." in key_of(word)]  # no choice is made anew
         return [Problem(path, "no such setting", f"use {' '.join(ours)}" if ours else near, "unknown-setting")]
     group[name] = value
     return []

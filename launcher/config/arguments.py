@@ -19,7 +19,7 @@ from launcher.config.request import SourcedOverride
 from launcher.config.slips import FindRun
 from launcher.core.composition import parse_override
 from launcher.core.overrides import quoted
-from launcher.core.problems import Problem, Problems, short_repr, shortened, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.redaction import is_secret_name
 
 PARTS = "reward.parts"
@@ -30,34 +30,10 @@ OPTIONS = (
     "--source", "--json", "--help",
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
-_REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
 _TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not as a part of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=|~[A-Za-z_][\w./@]*\Z")
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """An argument whose name no setting has."""
-
-    key: str
-    value: str
-    """The value as it was typed; `true` where there was none."""
-    dashes: str = ""
-    """The dashes of an option, as in `--key value`; else empty."""
-
-    @property
-    def shown(self) -> str:
-        return shortened(f"{self.dashes}{self.key}")
-
-    @property
-    def argument(self) -> str:
-        return f"{self.key}={self.value}"
-
-    @property
-    def plain(self) -> str:
-        return self.key.replace("-", "_")
 
 
 @dataclass
@@ -71,7 +47,7 @@ class Arguments:
     sources: list[tuple[SourcedOverride, Override]] = field(default_factory=list)
     """Choices and values, each with the argument it comes from; a path in place of a choice makes two overrides."""
     problems: list[Problem] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
+    unknown: list[SourcedOverride] = field(default_factory=list)
     """Arguments that name no setting of ours."""
     doubtful: set[str] = field(default_factory=set)
     """Refused settings, and groups whose choice was refused: further problems there follow from that."""
@@ -88,24 +64,22 @@ class Arguments:
         self.doubtful.update({key or problem.where} - {""})
 
 
-def separate_options(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], list[Unknown]]:
-    """The arguments, and apart from them the options with the values that follow: `--learning_rate 5e-6`."""
-    arguments, options, left = list[SourcedOverride](), list[Unknown](), deque(words)
+def join_options(words: Sequence[SourcedOverride]) -> list[SourcedOverride]:
+    """The arguments; an option is one with the values that follow: `--learning_rate 5e-6` is `learning_rate=5e-6`."""
+    arguments, left = list[SourcedOverride](), deque(words)
     while left:
         word = left.popleft()
-        option = _OPTION.fullmatch(word.text)
-        if not option:
-            arguments.append(word)
-            continue
-        name, value = option["name"], option["value"]
-        if value is None:
-            # what follows the name of a secret is its value, whatever it looks like: it must not be shown
-            is_secret, values = is_secret_name(name), list[str]()
-            while left and ((is_secret and not values) or _is_value(left[0].text)) and (is_secret or not values):
-                values.append(left.popleft().text)
-            value = " ".join(values) or "true"
-        options.append(Unknown(name, value, option["dashes"]))
-    return arguments, options
+        if option := _OPTION.fullmatch(word.text):
+            name, value = option["name"], option["value"]
+            if value is None:
+                # what follows the name of a secret is its value, whatever it looks like: it must not be shown
+                is_secret, values = is_secret_name(name), list[str]()
+                while left and ((is_secret and not values) or _is_value(left[0].text)) and (is_secret or not values):
+                    values.append(left.popleft().text)
+                value = " ".join(values) or "true"
+            word = replace(word, text=f"{name}={value}", dashes=option["dashes"])
+        arguments.append(word)
+    return arguments
 
 
 def _is_value(text: str) -> bool:
@@ -121,6 +95,9 @@ def read_arguments(
     queue = deque(words)
     while queue:
         word = queue.popleft()
+        if word.dashes:
+            arguments.unknown.append(word)
+            continue
         override = _read_word(word, arguments, groups)
         if override is None:
             continue
@@ -158,7 +135,7 @@ def _read_word(word: SourcedOverride, arguments: Arguments, groups: Mapping[str,
         if not equals or not re.fullmatch(r"[\w.]*[a-z][\w.]*", name):
             arguments.problems.extend(unreadable.problems)
         elif name.partition(".")[0] not in settable:
-            arguments.unknown.append(Unknown(name, value.strip()))
+            arguments.unknown.append(replace(word, text=f"{name}={value.strip()}"))
         elif value and value[0] not in "'\"[{(" and not set(value) & set('"\\$') and value.isprintable():
             return parse(f"{key}={quoted(value)}")
         else:
@@ -174,7 +151,7 @@ def _sort(override: Override, word: SourcedOverride, arguments: Arguments, group
         arguments.refuse(problem, key)
         arguments.doubtful.update(get_close_matches(top, groups, n=1) if top not in groups else [])
     elif top not in (*groups, *PLAIN):
-        arguments.unknown.append(Unknown(key, text_of(override)))
+        arguments.unknown.append(replace(word, text=f"{key}={text_of(override)}"))
     elif key in groups and value is not None and value not in groups[key]:
         arguments.no_choices.append((key, str(value)))
     elif key == PARTS and isinstance(value, dict):
@@ -240,7 +217,7 @@ def _refusal(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem
         return Problem(short_repr(line), "names no setting", "use key=value")
     if _RESOLVER.search(line):
         return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
-    if top in (*groups, *PLAIN) and (problem := _sweep_problem(override) or _reference_problem(key, line, groups)):
+    if top in (*groups, *PLAIN) and (problem := _sweep_problem(override)):
         return problem
     if override.package is not None:
         return Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
@@ -249,14 +226,6 @@ def _refusal(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem
     if _TARGET.search(key) or names_target(override.value()):
         return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
     return None if removes(override) else _refusal_of_value(key, override.value(), groups)
-
-
-def _reference_problem(key: str, line: str, groups: Mapping[str, Sequence[str]]) -> Problem | None:
-    """The problem with a `${NAME}` that is not a setting of a run."""
-    tops = (*groups, *PLAIN)
-    unset = next((name for name in _REFERENCE.findall(line) if name.lstrip(".").partition(".")[0] not in tops), None)
-    got = f"${{{unset}}} is not a setting, and a shell expands no variable in single quotes"
-    return None if unset is None else Problem(key, got, "write the value itself, or use double quotes")
 
 
 def _sweep_problem(override: Override) -> Problem | None:

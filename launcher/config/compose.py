@@ -72,18 +72,14 @@ def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
         return _compose_values(arguments.choices, arguments.values, config_dir)
     except Problems as error:
         first_problems = error.problems
-    problems, at_fault = list[Problem](), {problem.where.partition(".")[0] for problem in first_problems}
-    if not at_fault <= {*arguments.choices}:
-        at_fault.clear()
-        for key, choice in arguments.choices.items():
-            try:
-                compose_run(placeholders() | {key: choice}, [], config_dir)
-            except Problems as error:
-                problems += error.problems
-                at_fault.add(key)
-    for key in at_fault:
-        del arguments.choices[key]
-        arguments.doubtful.add(key.partition(".")[0])
+    problems = list[Problem]()
+    for key, choice in [*arguments.choices.items()]:
+        try:
+            compose_run(placeholders() | {key: choice}, [], config_dir)
+        except Problems as error:
+            problems += error.problems
+            del arguments.choices[key]
+            arguments.doubtful.add(key.partition(".")[0])
     try:
         composed = _compose_values(arguments.choices, arguments.values, config_dir)
     except Problems:
@@ -133,7 +129,8 @@ def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config
     excluded = [parse(f"~{group}") for group in sorted({*unset} - implied)]
     overrides = [*excluded, *chosen.values(), *values]
     composed = composition.compose(_folders(config_dir), "run", overrides, sources.check_file)
-    node = sources.resolved(composed.config)
+    with composition.LOCK:
+        node = sources.resolved(composed.config)
     files = tuple((config_file(name, config_dir), place) for name, place in composed.files)
     return Composed(node, [*values], [], files, defaults.derive(node))
 
@@ -151,7 +148,8 @@ def _value_problem(error: Exception, override: Override) -> Problem:
     if removes(override):
         return Problem(key, "is set by no file that could be overridden", "leave it out: the default holds")
     if isinstance(error, InterpolationKeyError):
-        return Problem(key, f"{short_repr(value)} refers to what has no value", "write the value itself")
+        fix = "write the value itself, or use double quotes for a shell's variable"
+        return Problem(key, f"{short_repr(value)} refers to what has no value", fix)
     if isinstance(error, ConfigTypeError | ConfigKeyError | ConfigCompositionException):
         return Problem(key, f"{short_repr(value)} does not fit there", "use a setting's full name and one value")
     return Problem(shortened(f"{key}={value}", 200), error_message(error), "write the value itself")

@@ -15,8 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.descriptions import fields_of
-from launcher.config.nodes import flat
-from launcher.core.classes import locate
+from launcher.config.nodes import flat, owner
 from launcher.core.problems import Problems
 from launcher.core.settings import Chosen
 from launcher.spec.algorithm import Algorithm
@@ -24,7 +23,6 @@ from launcher.spec.data import Dataset
 from launcher.spec.hardware import Hardware
 from launcher.spec.model import Model
 from launcher.spec.run import usual_critic_lr, usual_lr
-from launcher.spec.sampler import Sampler
 
 HELD_OUT = 0.1
 """Share of the training rows that are held out where the data has no held-out rows of its own."""
@@ -51,7 +49,7 @@ def derive(node: dict[str, Any]) -> frozenset[str]:
     before = {*flat(node)}
     algorithm: Algorithm | None = _build_group(node, "algorithm", Chosen[Algorithm])
     model: Model | None = _build_group(node, "model", Chosen[Model])
-    if algorithm and algorithm.sampled and _default(node, "sampler", Sampler, "n") < algorithm.min_answers:
+    if algorithm and algorithm.sampled and _default(node, "sampler.n") < algorithm.min_answers:
         _set_default(node, "sampler", "n", GROUP)
     if algorithm and model:
         _set_default(node, "optim", "lr", usual_lr(algorithm, model))
@@ -76,7 +74,7 @@ def _hold_out(node: dict[str, Any]) -> None:
 
 def _fit_batch(node: dict[str, Any], processes: int) -> None:
     """Set the largest batch, at most the usual one, that splits over processes and mini-batches."""
-    usual, trainer = _default(node, "data", Dataset, "train_batch_size"), node.get("trainer")
+    usual, trainer = _default(node, "data.train_batch_size"), node.get("trainer")
     mini = trainer.get("ppo_mini_batch_size") if isinstance(trainer, dict) else None
     unit = lcm(processes, mini if type(mini) is int and mini > 0 else 1)
     if usual % unit:
@@ -92,7 +90,7 @@ def _max_positions(model: Model) -> int | None:
 def _share_length(node: dict[str, Any], limit: int, sampled: bool) -> None:
     """Set the lengths of prompt and answer within `limit` tokens; sampled answers take what the prompt leaves."""
     names, data = ("max_prompt_length", "max_response_length"), node["data"]
-    usual = min(_default(node, "data", Dataset, names[0]), limit // 2)
+    usual = min(_default(node, f"data.{names[0]}"), limit // 2)
     for name, other, share in zip(names, reversed(names), (usual, limit - usual), strict=True):
         length = limit - data[other] if type(data.get(other)) is int else share
         _set_default(node, "data", name, max(length, 1) if sampled else limit)
@@ -104,7 +102,7 @@ def _fit_lengths(node: dict[str, Any], positions: int) -> None:
     names, data = ("max_prompt_length", "max_response_length"), node.get("data")
     if not isinstance(data, dict):
         return
-    prompt, response = (data.get(name, _default(node, "data", Dataset, name)) for name in names)
+    prompt, response = (data.get(name, _default(node, f"data.{name}")) for name in names)
     if type(prompt) is not int or type(response) is not int or prompt + response <= positions:
         return
     if names[0] not in data:
@@ -121,12 +119,10 @@ def _build_group(node: dict[str, Any], group: str, chosen: Any) -> Any:
     return None
 
 
-def _default(node: dict[str, Any], group: str, noun: type, name: str) -> Any:
+def _default(node: dict[str, Any], name: str) -> Any:
     """The default of a setting in the class that was chosen."""
-    cls = noun
-    with suppress(ValueError, KeyError, TypeError):
-        cls = locate(str(node[group]["_target_"]), noun)
-    return fields_of(cls)[name].default
+    cls, key = owner(node, name)
+    return fields_of(cls)[key].default
 
 
 def _set_default(node: dict[str, Any], group: str, name: str, value: Any) -> None:

@@ -13,12 +13,12 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import BeforeValidator, Field, PydanticInvalidForJsonSchema, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
 
@@ -66,7 +66,7 @@ def settings_of(cls: type, prefix: str, only: Sequence[str] | None = None) -> It
             continue
         shape, full_name = shape_of(field.annotation, field.metadata), f"{prefix}.{name}" if prefix else name
         declared = declaration(cls, name)
-        default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+        default = default_of(field)
         row = Setting(full_name, shape, field.is_required(), default, declared.description, declared.where)
         if shape.inside is None:
             yield row
@@ -79,6 +79,11 @@ def settings_of(cls: type, prefix: str, only: Sequence[str] | None = None) -> It
 def fields_of(cls: type) -> dict[str, FieldInfo]:
     """Name and declaration of each setting, as pydantic understands it; none for a class without settings."""
     return dict(cls.__pydantic_fields__) if is_pydantic_dataclass(cls) else {}
+
+
+def default_of(field: FieldInfo) -> Any:
+    """The default of a setting; None where it is required."""
+    return None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
 
 
 def own_fields(cls: type) -> list[str]:
@@ -154,54 +159,48 @@ def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
     """A type as the command line's help names it: `int`, `float or null`, `list[str]`, `one of`."""
     branches = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else [annotation]
     inside = next(filter(is_pydantic_dataclass, branches), None)
-    shape = _shape_of_schema(TypeAdapter(Annotated[annotation, *metadata, Field()]).json_schema())
+    try:
+        schema = TypeAdapter(Annotated[annotation, *metadata, Field()]).json_schema()
+    except PydanticInvalidForJsonSchema:  # such as a type or a function
+        return Shape("Any", inside=inside)
+    kind, limits, values = _shape_of_schema(schema)
     rules = [*getattr(annotation, "__metadata__", ()), *metadata]
     if any(isinstance(rule, BeforeValidator) and rule.func is listed for rule in rules):
-        item = shape.kind.removeprefix("list[").removesuffix("]")
-        return replace(shape, kind=f"{item} or {'a list' if item == 'one' else shape.kind}")
-    return replace(shape, inside=inside)
+        item = kind.removeprefix("list[").removesuffix("]")
+        kind = f"{item} or {'a list' if item == 'one' else kind}"
+    return Shape(kind, limits, values, inside)
 
 
-def _shape_of_schema(schema: Mapping[str, Any]) -> Shape:
-    """The shape of a value with this JSON schema, as pydantic writes it."""
-    if branches := schema.get("anyOf"):
-        return _union_shape(list(map(_shape_of_schema, branches)))
-    if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
-        return Shape("one of", ", ".join(map(written, values)), tuple(map(written, values)))
-    if schema.get("type") == "array":
-        return _list_shape(schema)
-    if inner := schema.get("additionalProperties"):
-        return _dict_shape(inner)
-    if title := schema.get("$ref", "").rpartition("/")[2] or ("properties" in schema and schema["title"]):
-        return Shape(title)
-    return _scalar_shape(schema)
-
-
-def _scalar_shape(schema: Mapping[str, Any]) -> Shape:
+def _shape_of_schema(schema: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
+    """Kind, range and values of what has this JSON schema, as pydantic writes it."""
+    match schema:
+        case {"anyOf": branches}:
+            kinds, ranges, values = zip(*map(_shape_of_schema, branches), strict=True)
+            return " or ".join(dict.fromkeys(kinds)), ", ".join(filter(None, ranges)), tuple(chain(*values))
+        case {"enum": choices} | {"const": choices}:
+            shown = tuple(map(written, choices if "enum" in schema else [choices]))
+            return "one of", ", ".join(shown), shown
+        case {"type": "array"}:
+            return *_list_shape(schema), ()
+        case {"additionalProperties": inner} if inner:
+            kind, limits, _ = ("Any", "", ()) if inner is True else _shape_of_schema(inner)
+            return f"dict[str, {kind}]", limits, ()
+        case {"$ref": title} | {"properties": _, "title": title}:
+            return title.rpartition("/")[2], "", ()
     kind = _KINDS.get(schema.get("type", ""), "Any")
-    values = {"bool": ("true", "false"), "null": ("null",)}.get(kind, ())
-    return Shape(kind, f"matches {schema['pattern']}" if "pattern" in schema else _range(schema), values)
+    limits = f"matches {schema['pattern']}" if "pattern" in schema else _range(schema)
+    return kind, limits, {"bool": ("true", "false"), "null": ("null",)}.get(kind, ())
 
 
-def _dict_shape(inner: Mapping[str, Any] | Literal[True]) -> Shape:
-    value = Shape("Any") if inner is True else _shape_of_schema(inner)
-    return Shape(f"dict[str, {value.kind}]", value.range)
-
-
-def _union_shape(shapes: Sequence[Shape]) -> Shape:
-    kind = " or ".join(dict.fromkeys(shape.kind for shape in shapes))
-    ranges = ", ".join(shape.range for shape in shapes if shape.range)
-    return Shape(kind, ranges, tuple(value for shape in shapes for value in shape.values))
-
-
-def _list_shape(schema: Mapping[str, Any]) -> Shape:
+def _list_shape(schema: Mapping[str, Any]) -> tuple[str, str]:
+    """Kind and range of a list."""
     fixed = schema.get("prefixItems", [])
-    item = _shape_of_schema(fixed[0] if fixed else schema["items"])
+    kind, limits, _ = _shape_of_schema(fixed[0] if fixed else schema["items"])
     least = 0 if fixed else schema.get("minItems", schema.get("minLength", 0))
     count = f"{len(fixed)} of them" if fixed else ""
-    each = f"each {'one of ' if item.kind == 'one of' else ''}{item.range}" if item.range else ""
+    each = f"each {'one of ' if kind == 'one of' else ''}{limits}" if limits else ""
     ranges = (count, each, f"at least {least} of them" if least else "")
-    return Shape(f"list[{'one' if item.kind == 'one of' else item.kind}]", ", ".join(filter(None, ranges)))
+    return f"list[{'one' if kind == 'one of' else kind}]", ", ".join(filter(None, ranges))
 
 
 def _range(schema: Mapping[str, Any]) -> str:

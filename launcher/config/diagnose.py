@@ -3,11 +3,11 @@ mistake must not hide another. Loaded only where something is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -86,14 +86,16 @@ def diagnose(
     absent = _find_missing(composed, {group: sorted(files[group]) for group in not_chosen}, doubtful)
     problems = [*(answer.problem for answer in answers), *problems, *absent]
     chosen = arguments.choices | _choices_for(missing, values) | {key: meant[key] for key in meant if key in files}
-    full, compose_plain = _compose_with_choices(arguments, composed, chosen, meant, config_dir)
+    added = [allowed_to_add(each) for key, each in meant.items() if key not in chosen]
+    full = _composed(chosen, [*added, *composed.values], config_dir) or composed.node
+    full["code_dir"] = composed.node["code_dir"]
     suggester = Suggester(full, files, not_chosen, all_typed)
     with suppress(ValidationError):  # `_repair` reports what `build` cannot convert
         build(full, values)
     typed = [*values, *(key for key in meant if key not in files)]
     doubtful.update(map(attrgetter("where"), absent))
     ignored = IgnoredArguments(frozenset(doubtful), typed, suggester.holders)
-    run, run_problems, ignored = _repair(deepcopy(full), compose_plain, ignored)
+    run, run_problems, ignored = _repair(deepcopy(full), _composed(chosen, [], config_dir), ignored)
     problems += [each for problem in run_problems for each in suggester.named(problem, values)]
     return run, list(dict.fromkeys(problems)), ignored
 
@@ -142,19 +144,6 @@ def _choices_for(missing: Sequence[str], typed: Mapping[str, str]) -> dict[str, 
     return chosen
 
 
-def _compose_with_choices(
-    arguments: Arguments, composed: Composed, chosen: Mapping[str, Override], meant: Mapping[str, Override],
-    config_dir: Path | None,
-) -> tuple[dict[str, Any], Callable[[], Mapping[str, Any]]]:  # fmt: skip
-    """The run of these choices with all values, and a function that composes it without values."""
-    added = [allowed_to_add(each) for key, each in meant.items() if key not in chosen]
-    full = composed.node
-    if added or chosen != arguments.choices:
-        node = _composed(chosen, [*added, *composed.values], config_dir)
-        full = node | {"code_dir": full["code_dir"]} if node else full
-    return full, cache(partial(_composed, chosen, [], config_dir))
-
-
 def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config_dir: Path | None) -> dict[str, Any]:
     """The node of these choices and values; empty where a config file is at fault, which is among the problems."""
     with suppress(Problems):
@@ -169,10 +158,10 @@ def _placeholders_node() -> dict[str, Any]:
 
 
 def _repair(
-    node: dict[str, Any], compose_plain: Callable[[], Mapping[str, Any]], ignored: IgnoredArguments
+    node: dict[str, Any], plain: Mapping[str, Any], ignored: IgnoredArguments
 ) -> tuple[RunSpec | None, list[Problem], IgnoredArguments]:
     """The run that is left when all that is wrong is reset, or None; what was wrong; and `ignored` with what was reset.
-    `compose_plain` composes the run without typed values."""
+    `plain` is the run without typed values."""
     fixed = set[str]()
     problems, still_typed = list[Problem](), list(ignored.typed)  # names of typed values not reset so far
     for _ in range(ROUNDS):
@@ -185,7 +174,7 @@ def _repair(
             break
         fixed |= at_fault if source is not None else set()
         for key in at_fault:
-            _reset(node, compose_plain() if source is None else source, key)
+            _reset(node, plain if source is None else source, key)
         derive(node)  # what could not be derived from a wrong value
         still_typed = [name for name in still_typed if name not in at_fault]
         typed_below = {key for key in ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}

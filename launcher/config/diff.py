@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from launcher.config.defaults import REASONS
-from launcher.config.descriptions import fields_of, written
+from launcher.config.descriptions import default_of, fields_of, written
 from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin
-from launcher.config.yaml_lines import Leaf, leaves
-from launcher.core.bounded_parse import parse_yaml
+from launcher.config.yaml_lines import leaves
 from launcher.core.files import read_file
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
@@ -44,7 +40,7 @@ def differing(run: RunSpec) -> list[Changed]:
         key, _, entry = below.partition(".")
         declared = fields_of(cls)[key]
         required = declared.is_required()
-        default = None if required else _as_lists(declared.get_default(call_default_factory=True, validated_data={}))
+        default = _as_lists(default_of(declared))
         if entry:  # the setting is a dict
             default = default.get(entry) if isinstance(default, dict) else None
         if default != value:
@@ -138,25 +134,16 @@ def side_of_run(name: str, spec: Path, words: Path) -> Side:
         for key, leaf in leaves_by_name.items()
     }
     for word in typed:
-        key, _, text = word.partition("=")
-        if (leaf := leaves_by_name.get(key)) and _still_holds(text, leaf):
+        key = word.partition("=")[0]
+        if key in leaves_by_name:
             origins[key] = Origin("command line", f"{words}: {word}")
     classes, values = apart({key: leaf.value for key, leaf in leaves_by_name.items()})
     return Side(name, values, origins, classes)
 
 
 def _read_words(words: Path) -> list[str]:
-    """The overrides that the run was started with; none where that file is gone or cannot be read."""
+    """The overrides that the run was started and resumed with; none where that file is gone or cannot be read."""
     try:
         return [word.lstrip("+") for word in shlex.split(read_file(words, WORDS_BYTES).decode())]
     except (OSError, ValueError):
         return []
-
-
-def _still_holds(text: str, leaf: Leaf) -> bool:
-    """Whether the word still holds: overrides of `--resume` may have changed the value since."""
-    with suppress(ValueError):
-        return bool(float(text) == leaf.value)  # Hydra reads 1e-3 as a number, YAML as a text
-    with suppress(yaml.YAMLError, ValueError):
-        return bool(parse_yaml(text) == leaf.value)
-    return False

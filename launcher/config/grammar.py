@@ -9,12 +9,12 @@ from itertools import islice, product
 from math import prod
 from typing import Any
 
-from hydra.core.override_parser.types import Glob, Override, OverrideType, Sweep, Transformer
+from hydra.core.override_parser.types import Override, OverrideType, Sweep, Transformer
 from hydra.errors import HydraException
 
 from launcher.config.arguments import names_target, parse
 from launcher.config.nodes import TARGET
-from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr
 
 LIMIT = 1_000
 """Most points of a sweep: each is a run, and all are checked before the first starts."""
@@ -36,8 +36,8 @@ class Point:
         return " ".join(f"{key}={value}" for key, value in self.differs.items())
 
 
-def points(overrides: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Point]:
-    """Every combination of the overrides' values; the last word's vary fastest. `known`: config group -> its choices.
+def points(overrides: Sequence[str]) -> list[Point]:
+    """Every combination of the overrides' values; the last word's vary fastest.
 
     A word that cannot be read stays as it is: resolving says what is wrong with it. Raises `Problems`.
     """
@@ -55,7 +55,7 @@ def points(overrides: Sequence[str], known: Mapping[str, Sequence[str]]) -> list
             continue
         swept[place] = override.get_key_element()
         try:
-            choices.append(_values(override, known))
+            choices.append(_values(override))
         except Problems as invalid:
             problems += invalid.problems
     keys = [key.lstrip("+") for key in swept.values()]
@@ -76,23 +76,19 @@ def _point(overrides: tuple[str, ...], swept: Mapping[int, str]) -> Point:
     return Point(overrides, {key.lstrip("+"): overrides[place].removeprefix(f"{key}=") for place, key in swept.items()})
 
 
-def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]:
+def _values(override: Override) -> list[str]:
     """The overrides that a sweep stands for, one value each. Raises `Problems`."""
     key, sweep, line = override.key_or_group, override.value(), short_repr(override.input_line)
-    if override.is_interval_sweep():
-        raise Problems(Problem(key, f"{line} has no end of values", "use a,b or range(a,b,step)"))
-    if isinstance(sweep, Glob) and key not in known:
-        raise Problems(Problem(key, f"{line} is for config groups", "use a,b"))
-    if isinstance(sweep, Sweep) and sweep.shuffle:
+    if not isinstance(sweep, Sweep) or override.is_interval_sweep():
+        raise Problems(Problem(key, f"{line} is no list of values", "use a,b or range(a,b,step)"))
+    if sweep.shuffle:
         raise Problems(Problem(key, f"{line} has another order each time", "leave shuffle out"))
     try:
-        swept = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else override.sweep_iterator(Transformer.str)
-        values = list(map(str, islice(swept, LIMIT + 1)))
+        values = list(map(str, islice(override.sweep_iterator(Transformer.str), LIMIT + 1)))
     except (HydraException, ValueError, DecimalException) as error:  # a step of 0, or a bound that is not a number
         raise Problems(Problem(line, "is not a range", "use range(first,end,step)")) from error
     if not values:
-        fix = suggest("", known[key]) if key in known else "use a range that holds a value"
-        raise Problems(Problem(key, f"{line} has no values", fix))
+        raise Problems(Problem(key, f"{line} has no values", "use a range that holds a value"))
     if len(values) > LIMIT:
         raise Problems(Problem(key, f"{line} is more than {LIMIT:,} values", "use fewer"))
     if duplicates := [value for value in dict.fromkeys(values) if values.count(value) > 1]:

@@ -5,16 +5,15 @@ Files are merged in Hydra's order, then overrides in the order of the arguments;
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.arguments import PARTS, removes
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import declaration, fields_of, spelled
-from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
+from launcher.config.nodes import TARGET, apart, flat, owner, walk
 from launcher.config.resolve import Resolution
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.core.files import conf_dir
@@ -22,7 +21,6 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
 Kind = Literal["command line", "recipe", "run", "file", "default"]
-_REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,6 @@ class Origin:
     kind: Kind
     where: str
     """`command line: sampler.n=8`, `recipes/grpo-gsm8k.sh:8`, `conf/data/gsm8k.yaml:3`, `launcher/spec/run.py:65`."""
-    refers: tuple[str, ...] = ()
-    """The settings that the value is interpolated from; `where` names them, too."""
 
     def __str__(self) -> str:
         return self.where
@@ -76,31 +72,14 @@ def _path_text(path: Path) -> str:
 
 def _set_origin(origins: dict[str, Origin], key: str, value: Any, origin: Origin) -> None:
     """Record `origin` for the setting `key`, or for each value of a mapping, which is merged into what is there."""
-    for name, inner in walk(value, key, lists=False):
-        texts = [text for _, text in walk(inner) if isinstance(text, str)]
-        references = [absolute(reference, name) for reference in _REFERENCE.findall(" ".join(texts))]
-        origins[name] = replace(origin, refers=tuple(references))
+    origins |= {name: origin for name, _ in walk(value, key, lists=False)}
 
 
 def _origin_of(key: str, origins: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:
-    """Where a value comes from: what set it, else an interpolated group above it, else its class."""
-    origin = origins.get(key) or origins.get(f"{key}.{TARGET}")
-    above = key
-    while not origin and (above := above.rpartition(".")[0]):
-        group_origin = origins.get(above)
-        origin = group_origin if group_origin and group_origin.refers else None
-    if origin:
-        return _follow_references(origin, origins)
+    """Where a value comes from: what set it, else its class."""
+    if origin := origins.get(key) or origins.get(f"{key}.{TARGET}"):
+        return origin
     cls, name = owner(node, key)
     if key in REASONS and dict(walk(node, lists=False)).get(key) != fields_of(cls)[name].default:
         return Origin("default", REASONS[key])
     return Origin("default", declaration(cls, name.partition(".")[0]).where)
-
-
-def _follow_references(origin: Origin, origins: Mapping[str, Origin]) -> Origin:
-    """The origin with the places that its interpolations lead to."""
-    where = origin.where
-    for reference in origin.refers:
-        if reference in origins:
-            where = f"{where} -> {reference} ({_follow_references(origins[reference], origins).where})"
-    return replace(origin, where=where)

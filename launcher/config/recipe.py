@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.config import run_file
-from launcher.config.arguments import separate_options
+from launcher.config.arguments import join_options
 from launcher.config.compose import groups
 from launcher.config.descriptions import fields_of
 from launcher.config.request import RunRequest, SourcedOverride
@@ -131,11 +131,12 @@ def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], 
         if text != word:
             notes.append(f"{where}: {word} stands here as {text}; only a running shell knows it")
         overrides.append(SourcedOverride(text, where, "recipe"))
-    arguments, options = separate_options([one for one in overrides if one.text not in (_MARKER, "--")])
-    folders = [Path(option.value) for option in options if option.key == "config-dir"]
-    notes += [f"{name}: {option.shown} is left out; it is not an override" for option in options
-              if option.key != "config-dir"]  # fmt: skip
-    request = RunRequest(arguments, folders[-1] if folders else None, tuple(notes))
+    arguments = join_options([one for one in overrides if one.text not in (_MARKER, "--")])
+    folders = [Path(word.value) for word in arguments if word.shown == "--config-dir"]
+    notes += [f"{name}: {word.shown} is left out; it is not an override" for word in arguments
+              if word.dashes and word.key != "config-dir"]  # fmt: skip
+    words = [word for word in arguments if not word.dashes]
+    request = RunRequest(words, folders[-1] if folders else None, tuple(notes))
     return Command(name, request, any(one.text == _MARKER for one in overrides))
 
 

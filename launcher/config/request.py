@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from launcher.core.problems import shortened
+
 Source = Literal["command line", "recipe", "run"]
 
 
@@ -17,6 +19,8 @@ class SourcedOverride:
     where: str
     """`command line: sampler.n=8`, or file and line."""
     source: Source = "command line"
+    dashes: str = ""
+    """The dashes of an option, as in `--key value`, whose `text` is then `key=value`; else empty."""
 
     @property
     def key(self) -> str:
@@ -27,6 +31,16 @@ class SourcedOverride:
     def value(self) -> str:
         """The value as it was typed; empty where there is none."""
         return self.text.partition("=")[2]
+
+    @property
+    def shown(self) -> str:
+        """The key as it was typed, cut where it is long."""
+        return shortened(f"{self.dashes}{self.key}")
+
+    @property
+    def plain(self) -> str:
+        """The key with `_` for `-`."""
+        return self.key.replace("-", "_")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from pydantic import ValidationError
 
 from launcher.config import guard
-from launcher.config.arguments import read_arguments, separate_options
+from launcher.config.arguments import join_options, read_arguments
 from launcher.config.compose import choices, compose_chosen
 from launcher.config.explain import build
 from launcher.config.nodes import flat, walk
@@ -78,11 +78,10 @@ def resolve_request(by: RunRequest, find_run: FindRun | None = None) -> Resoluti
 def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Resolution:
     problems = _problems_of_folder(by.config_dir)
     config_dir = None if problems else by.config_dir
-    words, options = separate_options(by.overrides)
-    accepted, refused = guard.separate([*(word.text for word in words), *(option.argument for option in options)])
+    words = join_options(by.overrides)
+    accepted, refused = guard.separate([word.text for word in words])
     add_code_dir(config_dir)
     arguments = read_arguments([word for word in words if word.text in accepted], choices(config_dir), find_run)
-    arguments.unknown[:0] = [option for option in options if option.argument in accepted]
     composed = compose_chosen(arguments, config_dir)
     composed.node["code_dir"] = _code_dir(config_dir)
     problems += [*refused, *arguments.problems, *composed.problems]

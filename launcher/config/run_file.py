@@ -15,13 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.compose import choices
-from launcher.config.defaults import REASONS
-from launcher.config.descriptions import fields_of
-from launcher.config.nodes import TARGET, nested, owner
+from launcher.config.nodes import TARGET
 from launcher.config.yaml_lines import Leaf, defaults_lines, leaves
 from launcher.core.overrides import is_plain, literal, quoted
 from launcher.core.problems import Problem, Problems, suggest
-from launcher.spec.run import RunSpec
 
 ENDINGS = (".yaml", ".yml")
 _PART = re.compile(r"(.+\.parts)\.([^.]+)\.")
@@ -54,49 +51,38 @@ def _literal(value: Any) -> str:
 
 
 def _resolved_arguments(settings: Mapping[str, Leaf], config_dir: Path | None) -> Iterator[tuple[str, int]]:
-    """The choice of each group, and the settings that neither its file nor its class has. Raises `Problems`."""
-    file_values, problems = dict[str, Any](), list[Problem]()
+    """A choice of each group that has the class, and every value of the run. Raises `Problems`."""
+    problems = list[Problem]()
     for group, files in choices(config_dir).items():
-        own = _leaves_below(group, settings)
+        own = {name: leaf for name, leaf in settings.items() if name.startswith(f"{group}.")}
+        target = own.get(f"{group}.{TARGET}")
         choice = _find_choice(group, own, files)
         if choice:
-            file_values |= {f"{group}.{name}": leaf.value for name, leaf in leaves(files[choice]).items()}
             line = next(iter(own.values())).line
             yield from ((word, line) for word in [f"{group}={choice}", *_parts_argument(group, own, files[choice])])
-        elif target := own.get(f"{group}.{TARGET}"):  # without a class they are settings of the choice that is named
+        elif target:  # without a class they are settings of the choice that is named
             got = f"no choice has the class {target.value}"
             problems.append(Problem(group, got, "use --config-dir with the folder that has it", "unknown-choice"))
     if problems:
         raise Problems(problems)
-    node = nested({name: leaf.value for name, leaf in settings.items()})
-    for name, leaf in settings.items():
-        is_weight = "reward.weights." in name and not _PART.match(name)  # already in `reward.parts`
-        known = leaf.value == file_values[name] if name in file_values else _is_default(node, name, leaf.value)
-        if (
-            not name.endswith(f".{TARGET}") and not is_weight and (name in REASONS or not known)
-        ):  # fitted values are kept as they were
-            yield f"{name}={_literal(leaf.value)}", leaf.line
-
-
-def _leaves_below(group: str, settings: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    return {name: leaf for name, leaf in settings.items() if name.startswith(f"{group}.")}
+    yield from (
+        (f"{name}={_literal(leaf.value)}", leaf.line)
+        for name, leaf in settings.items() if not name.endswith(f".{TARGET}")
+    )  # fmt: skip
 
 
 def _find_choice(group: str, own: Mapping[str, Leaf], files: Mapping[str, Path]) -> str | None:
-    """The choice whose file names the same class and sets most equal values and fewest others; None without one."""
-    target, best = own.get(f"{group}.{TARGET}"), dict[str, tuple[int, int]]()
+    """The choice whose file names the same class and parts, and sets fewest values that the run lacks; None without
+    one."""
+    target, lacking = own.get(f"{group}.{TARGET}"), dict[str, int]()
     for choice, path in files.items() if own else ():
         file_leaves = leaves(path)
         file_target = file_leaves.pop(TARGET, None)
-        if (file_target.value if file_target else None) != (target.value if target else None):
-            continue
         parts = {name.partition("@")[0] for name in _parts_in_file(path)}
-        if parts and parts != _part_names(own):
-            continue
-        values = {f"{group}.{name}": leaf.value for name, leaf in file_leaves.items() if leaf.value != "???"}
-        equal_count = sum(name in own and own[name].value == value for name, value in values.items())
-        best[choice] = (2 * equal_count - len(values) + len(parts), -len(file_leaves))
-    return max(best, key=lambda choice: best[choice], default=None)
+        is_same_class = (file_target and file_target.value) == (target and target.value)
+        if is_same_class and (not parts or parts == _part_names(own)):
+            lacking[choice] = sum(f"{group}.{name}" not in own for name in file_leaves) - len(parts)
+    return min(lacking, key=lambda choice: lacking[choice], default=None)
 
 
 def _parts_in_file(path: Path) -> set[str]:
@@ -114,14 +100,3 @@ def _parts_argument(group: str, own: Mapping[str, Leaf], path: Path) -> list[str
         return []
     weights = {name: own[key].value if (key := f"{group}.weights.{name}") in own else 1.0 for name in names}
     return [f"{group}.parts={_literal(weights)}"]
-
-
-def _is_default(node: Mapping[str, Any], name: str, value: Any) -> bool:
-    cls, below = owner(node, name)
-    declared = fields_of(cls).get(below)
-    if cls is RunSpec and below != name:
-        return False
-    if declared is None or declared.is_required():
-        return False
-    default = declared.get_default(call_default_factory=True, validated_data={})
-    return bool(value == (list(default) if isinstance(default, tuple) else default))

@@ -18,12 +18,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 from yaml import YAMLError
 
-from launcher.config.descriptions import fields_of
+from launcher.config.descriptions import default_of, fields_of
 from launcher.config.guard import size_problems
 from launcher.config.nodes import absolute, owner, walk
 from launcher.config.yaml_lines import read_checked
 from launcher.core.bounded_parse import SIZE
-from launcher.core.composition import LOCK
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 
@@ -55,12 +54,7 @@ for resolver in ("oc.env", "oc.create", "oc.decode", "oc.deprecated", "oc.dict.k
 
 
 def resolved(config: Any) -> dict[str, Any]:
-    """A composed config as plain values. Raises `Problems`, or an OmegaConf error."""
-    with LOCK:
-        return _resolved(config)
-
-
-def _resolved(config: Any) -> dict[str, Any]:
+    """A composed config as plain values; the caller holds `LOCK`. Raises `Problems`, or an error of OmegaConf."""
     unresolved = OmegaConf.to_container(config, resolve=False)
     texts = {place: value if isinstance(value, str) else "" for place, value in walk(unresolved)}
     _check_expansion(texts)
@@ -87,7 +81,7 @@ def _missing_defaults(node: Any, texts: Mapping[str, str]) -> dict[str, Any]:
         declared = fields_of(cls).get(key)
         unset = _is_in_config(name.rpartition(".")[0], texts) and not _is_in_config(name, texts)
         if unset and declared and not declared.is_required():
-            defaults[name] = declared.get_default(call_default_factory=True, validated_data={})
+            defaults[name] = default_of(declared)
     return defaults
 
 

@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.config.arguments import OPTIONS, PLAIN, Unknown
+from launcher.config.arguments import OPTIONS, PLAIN
 from launcher.config.descriptions import fields_of
 from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off
 from launcher.config.names.table import SECTIONS, Translation, table
-from launcher.config.nodes import flat, owner
+from launcher.config.nodes import owner
+from launcher.config.request import SourcedOverride
 from launcher.config.slips import HUB_ADDRESS, choice_of_value
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
@@ -59,7 +60,7 @@ class Suggester:
     def holders(self) -> dict[str, list[str]]:
         return holders(self.files)
 
-    def suggestion(self, one: Unknown) -> Suggestion:
+    def suggestion(self, one: SourcedOverride) -> Suggestion:
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
             fix = f"did you mean {option[0]}?" if option[0] != f"--{one.key}" else "not in this place; leave it out"
             return Suggestion(Problem(one.shown, "no such option", fix, "unknown-setting"))
@@ -70,33 +71,37 @@ class Suggester:
     def named(self, problem: Problem, values: Mapping[str, str]) -> list[Problem]:
         """The problem, replaced by suggestions where it is about a typed name that no setting has, or with a new fix
         where the value is another project's. `values` maps each typed setting to its value."""
-        typed = [Unknown(key, value) for key, value in values.items() if f"{key}.".startswith(f"{problem.where}.")]
+        typed = [
+            SourcedOverride(f"{key}={value}", "")
+            for key, value in values.items()
+            if f"{key}.".startswith(f"{problem.where}.")
+        ]
         if problem.code == "unknown-setting":
             return [self.suggestion(one).problem for one in typed] or [problem]
         fix = next(filter(None, map(self._translate_value, typed)), "")
         return [replace(problem, fix=fix) if fix else problem]
 
-    def _translate_value(self, one: Unknown) -> str:
+    def _translate_value(self, one: SourcedOverride) -> str:
         """Fix for a setting of ours with another project's value, such as `model.dtype=bf16`; else empty."""
         meanings = [each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ())]
         words = convert(meanings[0], one.value, self.run_context()) if meanings else []
-        is_other = words and words != [one.argument] and words[0].startswith(one.plain)
+        is_other = words and words != [one.text] and words[0].startswith(one.plain)
         return f"use {shell_text(words)}" if words and is_other else ""
 
     # ---- names of other projects
 
-    def _suggest_translation(self, one: Unknown) -> Suggestion | None:
+    def _suggest_translation(self, one: SourcedOverride) -> Suggestion | None:
         name, meanings = table().find(one.plain if one.plain in table().named else one.plain.lower())
         is_ours = one.plain in self.holders and not self._has(one.plain)  # a setting of another choice
         if name != one.plain and (name in self.holders or (is_ours and not any(map(self.fits, meanings)))):
             return None
         return self._suggest_meaning(one, name, meanings) if meanings else None
 
-    def _suggest_meaning(self, one: Unknown, name: str, meanings: Sequence[Translation]) -> Suggestion | None:
+    def _suggest_meaning(self, one: SourcedOverride, name: str, meanings: Sequence[Translation]) -> Suggestion | None:
         """Suggest the first meaning whose setting this run has; None where that is what was typed."""
         meaning = next(filter(self.fits, meanings), meanings[0])
         words = convert(meaning, readable(one.value), self.run_context())
-        if (meaning.ours[:1] == (one.plain,) and not meaning.instead) or words == [one.argument]:
+        if (meaning.ours[:1] == (one.plain,) and not meaning.instead) or words == [one.text]:
             return None
         got = self._describe_owner(one, name)
         if not words:
@@ -112,13 +117,13 @@ class Suggester:
         fix = f"use {shell_text(words)} ({note})" if note else f"use {shell_text(words)}"
         return self._suggest(one, fix, got, words if is_typed else ())
 
-    def _describe_owner(self, one: Unknown, name: str) -> str:
+    def _describe_owner(self, one: SourcedOverride, name: str) -> str:
         """`is TRL's name`; empty for a name of ours or of no project in particular."""
         owner = "" if name in self.holders else table().owner(name)
         full_name = "" if name in (one.plain, one.plain.lower()) else f"{name} "
         return f"{full_name}is {owner}'s name" if owner else ""
 
-    def _advise_without_words(self, one: Unknown, meaning: Translation, words: list[str] | None) -> str:
+    def _advise_without_words(self, one: SourcedOverride, meaning: Translation, words: list[str] | None) -> str:
         """What to do where the value has no counterpart here, or is off (`words` is then empty)."""
         if words is not None:  # off, which it is here anyway; a reason holds then too, an advice what to use does not
             return meaning.instead if not meaning.ours and meaning.instead.endswith(LEAVE_OUT) else LEAVE_OUT
@@ -152,22 +157,12 @@ class Suggester:
 
     def fits(self, meaning: Translation) -> bool:
         """Whether the run has the meaning's setting, or gets it by the choice that is typed with it."""
-        name = next(iter(meaning.ours), "")
-        return "." not in name or f"{name.partition('.')[0]}=" in meaning.use or has_setting(self.node, name)
+        return not self.lacking(meaning.use.split() or meaning.ours[:1])
 
     def run_context(self) -> RunContext:
-        """What conversions need to know: all that is typed, and processes, GPUs and steps of the run."""
-        hardware = self.node.get("hardware") or {}
-        gpus = _count(hardware.get("n_gpus_per_node"))
+        """What conversions need to know: all that is typed, and whether the run has GPUs."""
         given = {self._full_name(key): value for key, value in self.typed.items()}
-        values = flat(self.node)
-        return RunContext(
-            given,
-            processes=_count(hardware.get("nproc_per_node"), gpus or 1) * _count(hardware.get("nnodes"), 1),
-            has_gpus=gpus > 0,
-            sharded=values.get("engine.strategy") == "fsdp2",
-            steps=_count(values.get("trainer.total_training_steps")) or None,
-        )
+        return RunContext(given, has_gpus=bool((self.node.get("hardware") or {}).get("n_gpus_per_node")))
 
     def _full_name(self, key: str) -> str:
         """The table's name for one typed in part, or below another section: `max_steps` for `trainer.max_steps`."""
@@ -177,7 +172,7 @@ class Suggester:
 
     # ---- names of ours
 
-    def _suggest_same_leaf(self, one: Unknown) -> Suggestion | None:
+    def _suggest_same_leaf(self, one: SourcedOverride) -> Suggestion | None:
         """Suggest a setting with the same last name: one of this run, where only the group is missing or wrong, or one
         of another choice."""
         place, _, leaf = one.plain.rpartition(".")
@@ -194,13 +189,10 @@ class Suggester:
                 return self._suggest(one, f"did you mean {setting}?")
             words = [f"{setting}={readable(one.value)}"]
             return self._suggest(one, f"use {shell_text(words)}", got, words)
-        if not same_leaf or len(leaf) < 3 or nearest(leaf, self._leaf_names(top), cutoff=0.85):
+        of_group = [name.rpartition(".")[2] for name in self.holders if name.startswith(f"{top}.") and self._has(name)]
+        if not same_leaf or len(leaf) < 3 or nearest(leaf, of_group, cutoff=0.85):
             return None
         return self._suggest(one, self._point_to_choices(same_leaf[0], one.value))
-
-    def _leaf_names(self, group: str) -> list[str]:
-        """Last parts of the names of a group's settings in this run."""
-        return [name.rpartition(".")[2] for name in self.holders if name.startswith(f"{group}.") and self._has(name)]
 
     def _point_to_choices(self, name: str, value: str) -> str:
         """What to do about a setting that only other choices of its group have."""
@@ -209,14 +201,19 @@ class Suggester:
         fix = f"{name} is a setting of {name.partition('.')[0]}={shown(self.holders[name])}"
         return f"leave it out, as {fix}" if is_off(value) else fix
 
-    def _suggest_nearest(self, one: Unknown) -> Suggestion | None:
+    def _suggest_nearest(self, one: SourcedOverride) -> Suggestion | None:
         """Suggest the most similar group, setting of this run, or name of another project."""
         groups = list(self.files)
         near = nearest(one.plain, groups, cutoff=0.75) if "." not in one.plain else None
         if group := one.plain if one.plain in groups else near:
             return self._suggest_group(one, group)
-        likeness = {name: _likeness(one.plain.lower(), name) for name in self.holders if self._has(name)}
-        setting = max(likeness, key=lambda name: likeness[name])
+        top = one.plain.partition(".")[0]
+        names = [name for name in self.holders if self._has(name) or name.startswith(f"{top}.")]
+        likeness = {name: _likeness(one.plain.lower(), name) for name in names}
+        closest = max(likeness, key=lambda name: likeness[name])
+        setting = max(filter(self._has, likeness), key=lambda name: likeness[name])
+        if likeness[closest] > max(likeness[setting], 0.9):  # of another choice
+            return self._suggest(one, self._point_to_choices(closest, one.value))
         leaf = one.plain.lower().rpartition(".")[2]
         others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
         if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
@@ -227,7 +224,7 @@ class Suggester:
         is_near = likeness[setting] >= ALIKE
         return self._suggest(one, f"did you mean {shell_text(words)}?", "", words) if is_near else None
 
-    def _suggest_group(self, one: Unknown, group: str) -> Suggestion:
+    def _suggest_group(self, one: SourcedOverride, group: str) -> Suggestion:
         words = [f"{group}={readable(one.value)}"]
         got = "arguments have no dashes" if one.plain == group else ""
         if fix := self._fix_unknown_choice(words):
@@ -238,7 +235,7 @@ class Suggester:
         """Whether the run has a setting, or may have it."""
         return name.partition(".")[0] in self.missing_groups or has_setting(self.node, name)
 
-    def _suggest(self, one: Unknown, fix: str, got: str = "", words: Iterable[str] = ()) -> Suggestion:
+    def _suggest(self, one: SourcedOverride, fix: str, got: str = "", words: Iterable[str] = ()) -> Suggestion:
         top, _, rest = one.key.partition(".")
         if not got and rest and top in self.missing_groups:
             got = f"no choice of {top} has a setting {short_repr(rest)}"
@@ -248,7 +245,7 @@ class Suggester:
         problem = Problem(one.shown, got or f"no group or setting {short_repr(top)}", fix, "unknown-setting")
         return Suggestion(problem, tuple(words))
 
-    def _list_known(self, one: Unknown) -> str:
+    def _list_known(self, one: SourcedOverride) -> str:
         """The fix that lists what may stand in place of a name."""
         top, _, rest = one.plain.partition(".")
         if rest and top in self.missing_groups:
@@ -308,10 +305,6 @@ def _ratio(one: str, other: str) -> float:
 
 def shown(choices: Sequence[str]) -> str:
     return ", ".join(choices[:4]) + (", ..." if len(choices) > 4 else "")
-
-
-def _count(value: Any, otherwise: int = 0) -> int:
-    return value if isinstance(value, int) and value > 0 else otherwise
 
 
 def readable(value: str) -> str:

@@ -20,12 +20,11 @@ from launcher.config.compose import choices, compose_chosen
 from launcher.config.known import class_of, has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off, is_unset
 from launcher.config.names.table import Translation, table
-from launcher.config.nodes import TARGET
+from launcher.config.nodes import owner
 from launcher.config.recipe import last_choices
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.suggestions import LEAVE_OUT, Suggester, readable
 from launcher.config.yaml_lines import defaults_choices
-from launcher.core.classes import locate
 from launcher.core.files import conf_dir
 from launcher.core.overrides import key_of, literal
 from launcher.core.problems import Problem, Problems, shortened
@@ -36,7 +35,6 @@ EXTRA = "engine.extra"
 """The setting that passes arguments on; in the table of names it stands for the argument as it was typed."""
 UNKNOWN = "?"
 """In the table of names: any value without a counterpart here."""
-OFF = "it is off here, too"
 
 
 @dataclass(frozen=True)
@@ -284,11 +282,8 @@ class _Translator:
 
     def _data_kind(self) -> Kind:
         """The kind of rows that the chosen algorithm learns from."""
-        noun: type = Algorithm
-        target = (self.suggester.node.get("algorithm") or {}).get(TARGET)
-        cls = locate(str(target), noun) if target else noun
-        assert issubclass(cls, Algorithm)
-        return cls.data
+        cls = owner(self.suggester.node, "algorithm.data")[0]
+        return cls.data if issubclass(cls, Algorithm) else Algorithm.data
 
 
 def _section(key: str) -> str:
@@ -296,13 +291,9 @@ def _section(key: str) -> str:
 
 
 def _why_left_out(meaning: Translation, value: str, run: RunContext) -> str:
-    if is_off(value):
-        return OFF
-    if not meaning.ours and meaning.note:
-        return meaning.note
-    if not meaning.ours and meaning.instead.endswith(f"; {LEAVE_OUT}"):
-        return meaning.instead.removesuffix(f"; {LEAVE_OUT}")
-    return "another argument says it" if run.says_better(meaning) else "it is so here, too"
+    if not meaning.ours and not is_off(value) and (reason := meaning.note or meaning.instead):
+        return reason.removesuffix(f"; {LEAVE_OUT}")
+    return "another argument says it" if run.says_better(meaning, value) else "it is so here, too"
 
 
 def listed(word: str) -> list[str] | None:

@@ -21,7 +21,6 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
 
-from launcher.config.compose import groups
 from launcher.config.grammar import Point, points
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_file, write_atomic
@@ -110,7 +109,7 @@ def plan(
     watch: OnCount = lambda done, all_points: None,
 ) -> list[Planned]:
     """Every point, resolved and checked. Raises `Problems` where the overrides make no points."""
-    all_points = points(overrides, groups(config_dir if config_dir and config_dir.is_dir() else None))
+    all_points = points(overrides)
     names, problems_by_run, planned = names_of(all_points), dict[str, list[Problem]](), list[Planned]()
     for name, point in zip(names, all_points, strict=True):
         watch(len(planned), len(all_points))

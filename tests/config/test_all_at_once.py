@@ -69,7 +69,7 @@ MISTAKES = [
     Mistake(("trainer.ppo_mini_batch_size=5",), "trainer.ppo_mini_batch_size: 5 prompts do not divide", "batch"),
     # sweeps, and what is for config files
     Mistake(("trainer.ppo_epochs=1,2",), "trainer.ppo_epochs: 'trainer.ppo_epochs=1,2' is a sweep", "ppo_epochs"),
-    Mistake(("optim.weight_decay=${nope}",), "optim.weight_decay: ${nope} is not a setting", "decay"),
+    Mistake(("optim.weight_decay=${nope}",), "optim.weight_decay: '${nope}' refers to what", "decay"),
     Mistake(("trainer.experiment_name=${oc.env:HOME}",), "trainer.experiment_name: ${...:...} is for config", "name"),
     Mistake(("hydra.run.dir=x",), "hydra.run.dir: Hydra's own settings", "hydra"),
     Mistake(("~optim.clip_grad",), "optim.clip_grad: is set by no file", "clip"),

@@ -76,15 +76,13 @@ def test_a_setting_that_one_side_has_not_is_no_null():
 
 
 def test_where_a_runs_values_come_from():
-    """The word that it was started with; the line of spec.yaml where there is none, or where it holds no longer."""
+    """The word that it was started or resumed with; the line of spec.yaml where there is none."""
     run = run_of(f"{BASE} optim.lr=1e-3 trainer.keep_last=2")
-    spec = run / "spec.yaml"
-    spec.write_text(spec.read_text().replace("keep_last: 2", "keep_last: 7"))  # as words of --resume change it
+    with (run / "words.txt").open("a") as words:
+        words.write("rlrun train --resume rlrun/first trainer.keep_last=7\n")
     found = side(run).origins
-    lines = spec.read_text().splitlines()
-    place = [number for number, line in enumerate(lines, 1) if "keep_last" in line]
     assert found["optim.lr"].where == f"{run}/words.txt: optim.lr=1e-3"
-    assert found["trainer.keep_last"].where == f"{run}/spec.yaml:{place[0]}"
+    assert found["trainer.keep_last"].where == f"{run}/words.txt: trainer.keep_last=7"
     assert found["algorithm"].where == f"{run}/spec.yaml:2"
     (run / "words.txt").unlink()
     assert side(run).origins["optim.lr"].where.startswith(f"{run}/spec.yaml:")
@@ -100,21 +98,11 @@ def test_a_run_of_another_version_can_be_compared():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("a: [", "cannot be read"),
-        ("a: " + "y" * 1_100_000, "spec.yaml:1: has 1,048,577 bytes"),
-        ("a: " + "[" * 5000, "stand more than 64 deep"),
-    ],
-)  # fmt: skip
-def test_a_spec_that_is_no_settings_is_named(text, reason):
+def test_a_spec_that_is_no_settings_is_named():
     run = run_of(BASE)
-    (run / "spec.yaml").write_text(text)
-    with pytest.raises(Problems) as caught:
+    (run / "spec.yaml").write_text("a: [")
+    with pytest.raises(Problems, match=rf"{run}/spec\.yaml:.*cannot be read"):
         side(run)
-    assert reason in caught.value.lines[0]
-    assert caught.value.lines[0].startswith(f"{run}/spec.yaml:")
 
 
 def test_json_says_which_side_has_a_setting_and_where_from():

@@ -53,17 +53,8 @@ def line_of(path: str, begins: str) -> str:
         (BASE, "data.shuffle", "default", line_of("launcher/spec/data.py", "shuffle:")),  # the noun's class
         # a subclass that changes a default is where the default comes from
         (DAPO, "algorithm.loss_agg_mode", "default", line_of("launcher/algorithms/dapo.py", "loss_agg_mode:")),
-        # an interpolation leads on to where its value was set
-        (
-            DAPO, "algorithm.max_response_length", "file",
-            f"{line_of('conf/algorithm/dapo.yaml', 'max_response_length')} -> data.max_response_length"
-            f" ({line_of('conf/data/reverse.yaml', 'max_response_length')})",
-        ),
-        (
-            [*BASE, "data.val_batch_size=${data.train_batch_size}"], "data.val_batch_size", "command line",
-            "command line: data.val_batch_size=${data.train_batch_size} -> data.train_batch_size"
-            f" ({line_of('conf/data/reverse.yaml', 'train_batch_size')})",
-        ),
+        # an interpolated value comes from the line with the reference
+        (DAPO, "algorithm.max_response_length", "file", line_of("conf/algorithm/dapo.yaml", "max_response_length")),
         # what `~` takes away falls back to the class
         ([*BASE, "~data.train_batch_size"], "data.train_batch_size", "default",
          line_of("launcher/spec/data.py", "train_batch_size:")),
@@ -124,7 +115,7 @@ def test_a_folder_of_ones_own(tmp_path, monkeypatch):
     text = "# mine\n_target_: launcher.data.reverse.Reverse\nn_val: ${.n_demos}\nn_demos: 16\n"
     folder = own(tmp_path, data__mine=text)
     found = origins(["algorithm=grpo", "model=tiny", "data=mine", "sampler.n=4"], folder)
-    assert found["data.n_val"].where == "own/data/mine.yaml:3 -> data.n_demos (own/data/mine.yaml:4)"
+    assert found["data.n_val"].where == "own/data/mine.yaml:3"
 
 
 def test_of_two_files_of_one_name_the_one_that_hydra_takes_is_named(tmp_path, monkeypatch):

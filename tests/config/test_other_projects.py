@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, app, load
-from launcher.config.arguments import OPTIONS, PLAIN, Unknown, separate_options
+from launcher.config.arguments import OPTIONS, PLAIN, join_options
 from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import written
 from launcher.config.known import has_setting
@@ -38,8 +38,7 @@ def guide(algorithm: str = "grpo") -> Suggester:
 
 
 def answers(words: list[str], algorithm: str = "grpo") -> list[Suggestion]:
-    rest, options = separate_options([SourcedOverride(word, word) for word in words])
-    unknown = [*options, *(Unknown(key, value) for key, _, value in (word.text.partition("=") for word in rest))]
+    unknown = join_options([SourcedOverride(word, word) for word in words])
     suggester = Suggester(guide(algorithm).node, FILES, (), {each.plain: each.value for each in unknown})
     return [suggester.suggestion(each) for each in unknown]
 
@@ -51,7 +50,7 @@ def line(word: str, algorithm: str = "grpo") -> str:
 
 def words_of(meaning: Translation) -> Iterator[list[str]]:
     """All that it may say to type, for values that it knows and for values of our own."""
-    situation = RunContext(processes=2)
+    situation = RunContext()
     values = [value for value in meaning.values or () if value != "*"]
     if not values or "*" in (meaning.values or ()):
         name = meaning.ours[0] if meaning.ours else ""
@@ -62,12 +61,12 @@ def words_of(meaning: Translation) -> Iterator[list[str]]:
 
 CONVERTED = {
     "dataset": ["data.jsonl", "owner/name"], "modules": ["all", "q_proj,v_proj"], "bf16": ["true", "full", "bf16"],
-    "algorithm": ["gae", "grpo", "gspo", "true"], "clip": ["0.1"], "betas": ["0.95"], "epochs": ["3.0"],
+    "algorithm": ["gae", "grpo", "gspo", "true"], "clip": ["0.1"], "betas": ["0.95"],
     "lora": ["true", "32"], "lora_twice": ["lora", "32"], "functions": ["owner/name"],
     "one_key": ["[p]"], "one_response_key": ["[r]"],
-    "min_rate": ["{min_lr_rate: 0.1}"], "warmup": ["10", "0.1"], "lengths": ["64"],
+    "warmup": ["10", "0.1"],
     **{name: ["8"] for name in ("lora_verl", "lora_peft", "gpus")},
-    **{name: ["10", "0.1"] for name in ("save_every", "test_every")}, "offload": ["true"],
+    **{name: ["10", "0.1"] for name in ("save_every", "test_every")},
 }  # fmt: skip
 VALUES = {
     "algorithm": "grpo", "data.train_files": "x.jsonl", "data.val_files": "x.jsonl", "reward.name": "score",
@@ -183,7 +182,7 @@ def test_nothing_of_it_is_loaded_for_arguments_that_are_right() -> None:
 EXACT = [
     ("num_generations=8", "num_generations: is TRL's name; use sampler.n=8"),
     ("trainer.num_train_epochs=3.0", "trainer.num_train_epochs: num_train_epochs is Hugging Face's name;"
-                                     " use trainer.total_epochs=3"),
+                                     " use trainer.total_epochs=3.0"),
     ("max_steps=-1", "max_steps: is Hugging Face's name; leave it out"),
     ("bf16=True", "bf16: is Hugging Face's name; use engine.mixed_precision=true"
                   " (bfloat16 weights are model.dtype=bfloat16)"),
@@ -213,8 +212,6 @@ EXACT = [
     ("rollout=vllm", "rollout: no group or setting 'rollout'; use sampler=vllm"),
     ("overwrite_output_dir=true", "overwrite_output_dir: is Hugging Face's name; each run has a folder of its own"
                                   " (trainer.experiment_name), and nothing is overwritten; leave it out"),
-    ("lr_scheduler_kwargs={min_lr_rate:0.1}", "lr_scheduler_kwargs: is Hugging Face's name;"
-                                              " use optim.min_lr_ratio=0.1"),
     ("reward_funcs=my.rewards.score", "reward_funcs: is TRL's name; use reward=python reward.path=my/rewards.py"
      " reward.name=score (a function of your own has verl's signature:"
      " compute_score(data_source, solution_str, ground_truth))"),

@@ -63,9 +63,6 @@ def test_what_is_printed_is_taken_back(words: list[str]) -> None:
     Path("spec.yaml").write_text(to_yaml(run))
     assert to_node(of("spec.yaml")) == to_node(run)
     assert of("spec.yaml", "seed=7").seed == 7
-    assert (
-        len(run_request(["spec.yaml"]).overrides) < 36
-    )  # what differs from the choices, and what would be fitted anew
 
 
 def test_a_choice_typed_again_takes_the_place_of_the_file_s() -> None:

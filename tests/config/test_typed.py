@@ -90,7 +90,8 @@ SLIPS = [
     (["seed:4"], "seed: 'seed:4' has a colon; use seed=4"),
     (["data=[reverse,gsm8k]"], "data: ['reverse', 'gsm8k'] is not a choice; use one choice: data=reverse"),
     (["grpo"], "algorithm: got 'grpo' alone; use algorithm=grpo"),
-    (["seed=${sampler.nope}"], "seed: '${sampler.nope}' refers to what has no value; write the value itself"),
+    (["seed=${sampler.nope}"], "seed: '${sampler.nope}' refers to what has no value; write the value itself,"
+     " or use double quotes for a shell's variable"),
     (['optim={"lr": 1e-4}'], """optim: '{"lr": 1e-4}' has quotes around names; use 'optim={lr: 1e-4}'"""),
     (["data.train_files=[a,b"],
      "data.train_files: '[a,b' has a bracket that is not closed; use 'data.train_files=[a,b]'"),

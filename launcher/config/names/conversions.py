@@ -28,37 +28,19 @@ class RunContext:
 
     given: Mapping[str, str] = field(default_factory=dict)
     """Name -> value of all that is typed: full names of other projects, and settings of ours."""
-    processes: int = 1
-    """Training processes of the run, on all nodes."""
     has_gpus: bool = False
-    sharded: bool = False
-    steps: int | None = None
-
-    def number(self, *names: str) -> float | None:
-        """The value of the first of these names that is typed."""
-        return next((number(self.given[name]) for name in names if name in self.given), None)
-
-    def count(self, *names: str) -> int:
-        """As `number`, but a whole number, at least 0; 0 where there is none."""
-        return max(_whole_number(self.number(*names)) or 0, 0)
 
     def is_on(self, *names: str) -> bool:
         """Whether one of these names is typed with a value that does not switch it off."""
         return any(name in self.given and not is_off(self.given[name]) for name in names)
 
-    def says_better(self, meaning: Translation) -> bool:
-        """Whether another typed name takes precedence over the meaning, or switches it off."""
-        return self.is_off(*meaning.switch) or self.is_on(*meaning.unless)
+    def says_better(self, meaning: Translation, value: str) -> bool:
+        """Whether another typed name takes precedence over the meaning with this value, or switches it off."""
+        return self.is_off(*meaning.switch) or (not is_off(value) and self.is_on(*meaning.unless))
 
     def is_off(self, *names: str) -> bool:
         typed = [self.given[name] for name in names if name in self.given]
         return any(is_off(value) or _normalize(value) in _OTHER_CHOICES for value in typed)
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether several processes train, by the run or by typed names of nodes and GPUs of any project."""
-        names = (*names_of("hardware.nnodes"), *names_of("hardware.n_gpus_per_node"))
-        return max(self.processes, *map(self.count, names)) > 1
 
 
 @cache
@@ -74,8 +56,8 @@ def convert(meaning: Translation, value: str, known: RunContext) -> list[str] | 
     value_words = None if meaning.values is None else _look_up(meaning.values, plain)
     if value_words is None and plain in _UNSET:
         return []
-    if known.is_off(*meaning.switch) or (not is_off(plain) and known.is_on(*meaning.unless)):
-        return []  # the condition of `says_better`
+    if known.says_better(meaning, value):
+        return []
     if meaning.convert:
         return RULES[meaning.convert](value, known)
     pattern = value_words if value_words is not None else _pattern(meaning)
@@ -140,19 +122,6 @@ def _gpus(value: str, run: RunContext) -> list[str]:
     return [*(() if run.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={per_node}"]
 
 
-def _offload(value: str, run: RunContext) -> list[str] | None:
-    """One list of roles for all names that are typed; with sharded weights, `weights` includes the other networks."""
-    enabled = [name for name in names_of("engine.offload") if name != "engine.offload" and run.is_on(name)]
-    names_by_role = {
-        "reference": [name for name in enabled if name.startswith("actor_rollout_ref.ref.")],
-        "critic": [name for name in enabled if name.startswith("critic.")],
-    }
-    roles = [role for role, names in names_by_role.items() if names]
-    if len(enabled) > sum(map(len, names_by_role.values())) or (roles and run.sharded):
-        return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if run.is_distributed else None
-    return [f"engine.offload=[{','.join(roles)}]"] if roles else []
-
-
 def _bf16(value: str, run: RunContext) -> list[str] | None:
     """Mixed precision: bfloat16 arithmetic with float32 weights; weights in bfloat16 need no such setting."""
     plain = _normalize(value).rpartition(".")[2]
@@ -176,7 +145,7 @@ def _lora(value: str, run: RunContext, *, rank: int, alpha: int, scale_by_rank: 
     if requested is None:
         return [] if is_off(plain) or plain == "full" else None
     words = [f"model.lora_rank={requested}"]
-    if requested > 0 and run.number(*names_of("model.lora_alpha")) is None:
+    if requested > 0 and not any(name in run.given for name in names_of("model.lora_alpha")):
         words.append(f"model.lora_alpha={alpha * requested if scale_by_rank else alpha}")
     return words
 
@@ -197,15 +166,6 @@ def _modules(value: str, run: RunContext) -> list[str]:
 
 
 # ---- the rest
-
-
-def _sampling_rounds(value: str, run: RunContext) -> list[str] | None:
-    """Sampling rounds, which verl reads where groups are filtered; its 0 and less, no limit, have no counterpart."""
-    if (most := number(value)) is None or most > 0:
-        return [f"algorithm.max_num_gen_batches={value}"]
-    chosen = run.given.get("algorithm", run.given.get("algorithm.adv_estimator", "dapo"))
-    enable = "algorithm.filter_groups.enable"
-    return [] if run.is_off(enable) or (chosen != "dapo" and not run.is_on(enable)) else None
 
 
 def _algorithm(value: str, run: RunContext) -> list[str] | None:
@@ -244,27 +204,18 @@ def _dataset(value: str, run: RunContext) -> list[str]:
 
 
 def _betas(value: str, run: RunContext) -> list[str]:
-    def one(name: str, default: str) -> str:
-        return run.given.get(name, default)
-
-    return [f"optim.betas=[{one('adam_beta1', '0.9')},{one('adam_beta2', '0.999')}]"]
+    return [f"optim.betas=[{run.given.get('adam_beta1', '0.9')},{run.given.get('adam_beta2', '0.999')}]"]
 
 
-def _steps(value: str, run: RunContext, setting: str, *, share: bool = False) -> list[str]:
-    """A number of steps; a value below 1 is a fraction of all steps, and with `share` 1 means all of them."""
-    amount = number(value)
-    steps = run.count("max_steps", "max_train_steps", "num_training_steps", "total_steps") or run.steps
-    if amount is not None and amount == int(amount) and not share:
-        return [f"{setting}={int(amount)}"]
-    if amount is None or not 0 < amount <= 1 or not steps:
-        return [f"{setting}=STEPS"]
-    return [f"{setting}={math.ceil(amount * steps)}"]
+def _steps(value: str, run: RunContext, setting: str) -> list[str]:
+    """A number of steps; for a fraction of all steps the user has to say how many these are."""
+    steps = _whole_number(number(value))
+    return [f"{setting}={'STEPS' if steps is None else steps}"]
 
 
-def _warmup(value: str, run: RunContext, *, share: bool = False) -> list[str]:
+def _warmup(value: str, run: RunContext) -> list[str]:
     """Warm-up steps; empty for 0 and verl's -1, which mean that a ratio is used instead."""
-    steps = number(value)
-    return [] if steps is not None and steps <= 0 else _steps(value, run, "optim.lr_warmup_steps", share=share)
+    return [] if (number(value) or 1) < 0 or is_off(value) else _steps(value, run, "optim.lr_warmup_steps")
 
 
 def _reward_functions(value: str, run: RunContext) -> list[str] | None:
@@ -278,17 +229,6 @@ def _reward_functions(value: str, run: RunContext) -> list[str] | None:
         return ["reward=model", f"reward.path={value}"]
     module, _, function = name.rpartition(".")
     return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
-
-
-def _min_rate(value: str, run: RunContext) -> list[str] | None:
-    """The lowest rate, as `min_lr_rate` in the options of a schedule."""
-    found = re.search(r"min_lr_rate['\"]?\s*[:=]\s*([\d.]+(?:[eE]-?\d+)?)", value)
-    return [f"optim.min_lr_ratio={found[1]}"] if found else None
-
-
-def _epochs(value: str, run: RunContext) -> list[str]:
-    epochs = _whole_number(number(value))
-    return [f"trainer.total_epochs={'EPOCHS' if epochs is None else epochs}"]
 
 
 def _template_args(value: str, run: RunContext) -> list[str]:
@@ -306,14 +246,13 @@ def _one_key(value: str, run: RunContext, setting: str) -> list[str] | None:
 
 
 RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
-    "gpus": _gpus, "offload": _offload, "bf16": _bf16,
+    "gpus": _gpus, "bf16": _bf16,
     "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, scale_by_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
-    "lora_alpha": _lora_alpha, "rounds": _sampling_rounds,
-    "modules": _modules, "algorithm": _algorithm, "clip": _clip, "dataset": _dataset,
-    "betas": _betas, "warmup": _warmup, "warmup_share": partial(_warmup, share=True), "epochs": _epochs,
+    "lora_alpha": _lora_alpha, "modules": _modules, "algorithm": _algorithm, "clip": _clip, "dataset": _dataset,
+    "betas": _betas, "warmup": _warmup,
     "functions": _reward_functions, "template_args": _template_args,
-    "min_rate": _min_rate, "one_key": partial(_one_key, setting="data.prompt_key"),
+    "one_key": partial(_one_key, setting="data.prompt_key"),
     "one_response_key": partial(_one_key, setting="data.response_key"),
     "save_every": partial(_steps, setting="trainer.save_freq"),
     "test_every": partial(_steps, setting="trainer.test_freq"),

@@ -81,18 +81,13 @@ class Translation:
         plain = value.strip("'\" ").lower()
         return self.verl_engine[plain if plain in self.verl_engine else "*"]
 
+    def is_of_group(self, group: str) -> bool:
+        """Whether one of its settings is in this group."""
+        return any(name.rpartition(".")[0] == group for name in self.ours)
+
     def tells_verl(self, value: str) -> bool:
         """Whether `with_verl` has this value."""
         return "*" in self.verl_engine or value.strip("'\" ").lower() in self.verl_engine
-
-    @property
-    def groups(self) -> list[str]:
-        """The groups of its settings: their names without the last part."""
-        return [name.rpartition(".")[0] for name in self.ours]
-
-    def projects_of(self, name: str) -> list[str]:
-        """Keys of the projects that have this name."""
-        return [key for key, names in self.names.items() if name in names]
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,7 @@ class Table:
             return longer_names[0], self.named[longer_names[0]]
         section, _, name = key.rpartition(".")
         meanings = self.named.get(name, ())
-        if matches := tuple(each for each in meanings if section in (*SECTIONS, *each.groups)):
+        if matches := tuple(each for each in meanings if section in SECTIONS or each.is_of_group(section)):
             return name, matches
         while section:
             if meanings := self.named.get(section, ()):
@@ -126,7 +121,8 @@ class Table:
 
     def owner(self, name: str) -> str:
         """The project whose name it is, such as `TRL`; empty where it belongs to none in particular."""
-        keys = {key for meaning in self.named.get(name, ()) for key in meaning.projects_of(name)}
+        of_name = [meaning.names for meaning in self.named.get(name, ())]
+        keys = {key for names_by_project in of_name for key, names in names_by_project.items() if name in names}
         return next((self.projects[key].name for key in ("hf", *self.projects) if key in keys), "")
 
 
