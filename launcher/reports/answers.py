@@ -13,7 +13,7 @@ from launcher.views.record import RunRecord
 
 DRAWN, SEED = 20, 0
 LOW = 0.5
-EXAMPLES, GROUPS = 3, 12  # most examples of a group; most groups that are shown
+EXAMPLES = 3  # most of a group
 
 
 @dataclass

@@ -143,7 +143,6 @@ class Comparison:
     notes: list[str]
     """What could not be read."""
     remarks: list[str]
-    plots: list[tuple[str, Markup]]
 
     def label(self, letter: str) -> str:
         """The settings that make the side what it is, such as `optim.lr=1e-05`; empty where these are many."""
@@ -187,7 +186,7 @@ def compare(sources: Sequence[LogOrRun]) -> Comparison:
     sides = {letter: [records[place] for place in group] for letter, group in groups_by_letter.items()}
     settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in group) for group in groups)) for row in rows]
     tests, remarks = judge_scores(sides)
-    return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
+    return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks)
 
 
 def _find_sources(name: str, root: Path) -> list[LogOrRun]:
@@ -394,4 +393,4 @@ def _plot(title: str, lines: list[Line]) -> Iterator[tuple[str, Markup]]:
 
 def write_comparison(found: Comparison, out: Path) -> None:
     """Write the page. Raises `OSError`."""
-    write_atomic(out, render("compare.html.j2", c=found))
+    write_atomic(out, render("compare.html.j2", c=found, plots=list(_plots(found.sides))))
