@@ -10,21 +10,18 @@ import typer
 
 from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import CommandAnswer, say
-from launcher.cli.plot import sparkline
 from launcher.core.events import Alert
 from launcher.health.profiles import read_profile
 from launcher.runs import store
-from launcher.views import findings, series
+from launcher.views import findings
 from launcher.views.findings import Findings
 from launcher.views.read import LogOrRun, find
-from launcher.views.trace import shortened
 
 if TYPE_CHECKING:
     from launcher.health.run_judge import RunJudge
 
 COLOURS = {"info": "blue", "warn": "yellow", "critical": "bold red"}
 SIGNS = {"info": "i", "warn": "!", "critical": "✗"}
-SPARKS = 12
 
 
 def diagnose(
@@ -64,16 +61,10 @@ def _say_findings(source: LogOrRun, result: Findings) -> None:
     say(f"{source.title}  ·  {source.kind}  ·  to step {result.last_step}  ·  {counts}", "dim")
     if result.verdict:
         say(result.verdict.line)
-    metrics = findings.series_of(result.alerts)
-    curves = series.curves(source.steps(), metrics) if metrics else {}
     for alert in result.alerts:
         say("")
         for line, style in _alert_lines(alert):
             say(line, style)
-        evidence = curves.get(alert.metric, [])
-        if len(evidence) > 1:
-            curve = sparkline(shortened([value for _, value in evidence], SPARKS))
-            say(f"  {curve}  steps {evidence[0][0]:g} to {evidence[-1][0]:g}", "cyan")
 
 
 def _alert_lines(alert: Alert) -> Iterator[tuple[str, str]]:
