@@ -126,8 +126,6 @@ def _fact_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield f"held out, {label(final.name)}"[:60], final.shown
     if state.best and final and better_than(state.best, final):
         yield f"best, at step {state.best.step}", state.best.shown
-    if record.tokens:
-        yield "tokens", f"{record.tokens:,.0f}"
     yield "findings", str(record.alert_count)
 
 
