@@ -1,4 +1,4 @@
-"""`rlrun data list | prepare | check | show`: datasets before a run trains on them."""
+"""`rlrun data prepare | check | show`: datasets before a run trains on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import CommandAnswer, CommandGroup, make_table, out, say, say_result, say_table
+from launcher.cli.output import CommandAnswer, CommandGroup, out, say, say_result
 from launcher.cli.progress import show_data_progress
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
@@ -32,17 +32,6 @@ app = CommandGroup()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Choice of conf/data, file or glob, or hub id (owner/name).")]
 For = Annotated[Kind | None, typer.Option("--for", help="How the rows are used: answers, pairs, prompts or mixed.")]
-
-
-@app.command("list")
-def list_data() -> CommandAnswer:
-    """List the datasets that have a name, and their prepared folders."""
-    known_data = datasets.known()
-    rows = [
-        ((entry.name, "bold"), entry.repo, entry.holds, (", ".join(path.name for path in entry.prepared), "green"))
-        for entry in known_data
-    ]
-    return CommandAnswer(known_data, lambda: say_table(make_table(["data=", "repository", "holds", "prepared"], rows)))
 
 
 @app.command("prepare")
