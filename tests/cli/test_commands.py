@@ -93,13 +93,13 @@ def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
     output = look("runs")
     assert (output.exit_code, output.stderr) == (0, "")
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(1.0)).split()
-    held_out = ["maths", "0.25", "0.25", "0.25", "at", "2"]
-    head = "run algorithm started took status step training held out outcome at first best"
+    more = ["SFT", "0.25", "at", "2", "0.25"]
+    head = "run status step outcome held out training took started algorithm best at first"
     assert [line.split() for line in output.stdout.splitlines()] == [
         head.split(),
-        ["p/done", "SFT", *started, "00:04", "finished", "2/4", "loss", "1.5", *held_out],
-        ["p/nan", "SFT", *started, "00:04", "stopped", "2/4", "loss", "nan", *held_out],
-        ["q/killed", "SFT", *started, "00:03", "failed", "2/4", "loss", "1.5", *held_out],
+        ["p/done", "finished", "2/4", "maths", "0.25", "loss", "1.5", "00:04", *started, *more],
+        ["p/nan", "stopped", "2/4", "maths", "0.25", "loss", "nan", "00:04", *started, *more],
+        ["q/killed", "failed", "2/4", "maths", "0.25", "loss", "1.5", "00:03", *started, *more],
     ]
 
 
@@ -215,10 +215,10 @@ def test_an_unknown_status_is_named(look: Look, some: Path) -> None:
 
 
 WIDE = {
-    "run": "quickstart/a-rather-long-name-of-a-run", "algorithm": "GRPO", "started": "2026-11-22 19:24",
-    "took": "03:00", "status": "finished", "step": "400/400", "training": "score 0.805",
-    "held out": "reverse 0.879 [0.833–0.913]", "outcome": "not learned", "at first": "0.176 [0.134–0.227]",
-    "best": "0.879 [0.833–0.913] at 400",
+    "run": "quickstart/a-rather-long-name-of-a-run", "status": "finished", "step": "400/400", "outcome": "not learned",
+    "held out": "reverse 0.879 [0.833–0.913]", "training": "score 0.805", "took": "03:00",
+    "started": "2026-11-22 19:24", "algorithm": "GRPO", "best": "0.879 [0.833–0.913] at 400",
+    "at first": "0.176 [0.134–0.227]",
 }  # fmt: skip
 
 
