@@ -208,7 +208,7 @@ def say_table(table: Table) -> None:
     typer.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
-def say_results(results: Iterable[CheckResult]) -> None:
+def say_checks(results: Iterable[CheckResult]) -> None:
     """A line for each: level, subject, message and fix."""
     for result in results:
         message = f"{result.message}; {result.fix}" if result.fix else result.message

@@ -174,7 +174,7 @@ def compare(sources: Sequence[LogOrRun]) -> Comparison:
     if len({source.folder.path.resolve() for source in sources}) < len(sources):
         raise Problems(Problem("compare", "a run was given twice", "use different runs"))
     if len(sources) < 2:
-        raise Problems(Problem("compare", f"{len(sources)} run was given", "use two or more"))
+        raise Problems(Problem("compare", f"{'1' if sources else 'no'} run was given", "use two or more"))
     records = [record_of(source) for source in sources]
     notes = [f"{record.name}: {line}" for record in records for line in record.unread]
     rows, problems = differing_settings(records)

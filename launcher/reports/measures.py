@@ -135,23 +135,12 @@ def _gpu_memory(record: RunRecord) -> ReportRow:
 # ---- the reward's parts
 
 
-@dataclass(frozen=True)
-class PartRow:
-    """A part of the reward over the run."""
-
-    name: str
-    metric: str
-    early: float
-    late: float
-    mean: float
-
-
-def reward_parts(record: RunRecord, most: int = 50) -> list[PartRow]:
-    """Parts of the score, and the sums over rules and over reward models; at most `most` rows."""
+def reward_parts(record: RunRecord, most: int = 50) -> list[tuple[str, str, Trace]]:
+    """Label, metric and values of each part of the score, and of the sums over rules and over reward models; at most
+    `most` of them."""
     part = re.compile(r"critic/score/[^/]+/mean|train/core/reward/.+")
-    names = [name for name, trace in record.traces.items() if part.fullmatch(name) and trace.count]
-    traces = [(name, record.traces[name]) for name in names[:most]]
-    return [PartRow(label(name), name, *trace.ends(), trace.mean) for name, trace in traces]
+    parts = [(label(name), name, trace) for name, trace in record.traces.items() if part.fullmatch(name)]
+    return [each for each in parts if each[2].count][:most]
 
 
 # ---- the checklist

@@ -16,7 +16,7 @@ from launcher.core.metrics import metric as metric_entry
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.monitor.console import clock, date
-from launcher.reports.answers import drawn, error_groups
+from launcher.reports.answers import drawn, error_groups, mean_score
 from launcher.reports.goal import GoalResult, judge_goal
 from launcher.reports.measures import ReportRow, checklist, efficiency, reward_parts, stability
 from launcher.reports.plots import line_of, line_of_validations, plot
@@ -82,8 +82,8 @@ def write_report(report: Report, out: Path) -> None:
     page = render(
         "report.html.j2", r=report, facts=_fact_rows(record), plots=list(_plot_figures(record, report.goal)),
         stability=stability(record), reward_parts=reward_parts(record), sources=_source_scores(record),
-        errors=error_groups(record), samples=drawn(record.samples), lock=_lock_rows(record.lock),
-        settings=_setting_rows(record.settings),
+        errors=error_groups(record.samples), mean_score=mean_score, samples=drawn(record.samples),
+        lock=_lock_rows(record.lock), settings=_setting_rows(record.settings),
     )  # fmt: skip
     write_atomic(out, page)
 

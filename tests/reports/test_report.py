@@ -22,7 +22,7 @@ from launcher.core.events import (
     to_line,
 )
 from launcher.core.problems import Problems
-from launcher.reports.answers import drawn, error_groups
+from launcher.reports.answers import drawn, error_groups, mean_score
 from launcher.reports.measures import efficiency, reward_parts, stability
 from launcher.reports.report import Report, check_output, make_report, write_report
 from launcher.views.record import RunRecord, read_record
@@ -273,12 +273,13 @@ def test_low_answers_are_grouped_by_source_and_kind(make_run: Any, logged: Any) 
     events = [*logged.begin(), *of(9, [0.0] * 3, response="it is #### 12"), *of(9, [0.2], response="it is eggs"),
               *of(9, [0.0] * 2, response=" \n"), *of(9, [0.1], response="so $1$."), *of(9, [math.nan], response="x"),
               *of(9, [0.0], response="#### 8", data_source="other"), *of(9, [0.5, 1.0])]  # fmt: skip
-    groups = error_groups(record_of(make_run, events))
-    assert [(group.source, group.kind, group.count) for group in groups] == [
+    groups = error_groups(record_of(make_run, events).samples)
+    assert [(*group, len(answers)) for group, answers in groups.items()] == [
         ("gsm8k", "wrong answer", 4), ("gsm8k", "empty", 2), ("gsm8k", "holds the expected answer", 1),
         ("gsm8k", "no score", 1), ("other", "wrong answer", 1),
     ]  # fmt: skip
-    assert math.isnan(groups[3].mean) and groups[0].mean == pytest.approx(0.05)
+    means = [mean_score(answers) for answers in groups.values()]
+    assert math.isnan(means[3]) and means[0] == pytest.approx(0.05)
 
 
 def test_samples_are_drawn_with_a_fixed_seed(make_run: Any, logged: Any, tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_parts_of_the_reward(make_run: Any) -> None:
     events = [Step(at=1.0, step=n, metrics={"train/core/reward/rule_based": n / 10, "train/core/reward/rm_based": 0.1,
               "critic/score/mean": 1.0, "critic/score/exact/mean": 0.5}) for n in range(1, 9)]  # fmt: skip
     rows = reward_parts(record_of(make_run, list(events)))
-    assert [(row.name, row.mean) for row in rows] == [
+    assert [(name, trace.mean) for name, _, trace in rows] == [
         ("by rules", pytest.approx(0.45)), ("by models", pytest.approx(0.1)), ("exact", 0.5),
     ]  # fmt: skip
 

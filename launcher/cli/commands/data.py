@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import CommandAnswer, CommandGroup, out, say, say_results
+from launcher.cli.output import CommandAnswer, CommandGroup, out, say, say_checks
 from launcher.cli.progress import show_data_progress
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
@@ -60,7 +60,7 @@ def _say_prepared(folder: Path, prepared_data: PreparedData, unread: Sequence[Ch
     rows = ", ".join(f"{count:,} {split} rows" for split, count in prepared_data.rows.items())
     refused = f", {prepared_data.refused:,} refused" if prepared_data.refused else ""
     took = f" in {seconds:.0f} s, {total / seconds:,.0f} rows/s" if total >= MANY else ""
-    say_results(unread)
+    say_checks(unread)
     say(f"✓ {rows}{refused}{took}", "green")
     say(f"  {folder}")
 
@@ -88,7 +88,7 @@ def check(
 def _say_report(report: DataReport) -> None:
     rows = ", ".join(f"{count:,} {split} rows" for split, count in report.rows.items() if count)
     out.print(Text(printable(f"{report.name}: {rows or 'no rows'} as {report.kind}, {report.refused:,} refused")))
-    say_results(report.results)
+    say_checks(report.results)
     say(*("✓ can be trained on", "bold green") if report.passed else ("✗ should be fixed first", "bold red"))
     if report.log:
         say(f"  {report.log}", "dim")

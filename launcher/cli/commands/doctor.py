@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.output import CommandAnswer, progress_line, say_results
+from launcher.cli.output import CommandAnswer, progress_line, say_checks
 from launcher.core.check_result import any_failed
 from launcher.tools.doctor import examine
 
@@ -29,5 +29,5 @@ def doctor(
         results = list(examine.this_machine(root, tell))
     ok = not any_failed(results)
     return CommandAnswer(
-        {"ok": ok, "results": [asdict(one) for one in results]}, lambda: say_results(results), int(not ok)
+        {"ok": ok, "results": [asdict(one) for one in results]}, lambda: say_checks(results), int(not ok)
     )

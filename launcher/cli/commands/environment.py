@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import CommandAnswer, CommandGroup, say_results
+from launcher.cli.output import CommandAnswer, CommandGroup, say_checks
 from launcher.config.arguments import parse
 from launcher.config.compose import chosen_also
 from launcher.config.resolve import resolve
@@ -46,4 +46,4 @@ def check(
         raise Problems(problems)
     results = list(try_environment(run.environment, context.train.rows[:rows], sessions))
     nodes = [asdict(result) for result in results]
-    return CommandAnswer(nodes, lambda: say_results(results), exit_code=int(any_failed(results)))
+    return CommandAnswer(nodes, lambda: say_checks(results), exit_code=int(any_failed(results)))
