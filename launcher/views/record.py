@@ -128,9 +128,10 @@ class RunRecord:
                 self.alerts.append(event)
                 if len(self.alerts) > ALERTS:
                     del self.alerts[ALERTS // 2]
-            case Started() | Loaded():
-                self.loaded = event if isinstance(event, Loaded) else self.loaded
+            case Started():
                 self._last_at = event.at
+            case Loaded():
+                self.loaded, self._last_at = event, event.at
             case Restarted() | Resumed():
                 self._last_at = None
 
