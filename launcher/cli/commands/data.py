@@ -109,7 +109,7 @@ def show(
         rows = list(islice(dataset.data.prepared(dataset.kind, watch).rows(split, dataset.kind), count))
     if not rows:
         return CommandAnswer(rows, lambda: say(f"{dataset.name} has no {split} rows", "dim"))
-    return CommandAnswer([_node(row) for row in rows], lambda: [_say_row(row) for row in rows])
+    return CommandAnswer([_node(row) for row in rows], lambda: list(map(_say_row, rows)))
 
 
 def _node(row: Row | RefusedRow) -> dict[str, Any]:

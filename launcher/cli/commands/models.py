@@ -61,7 +61,7 @@ def show(
 
 def _say_model(known: KnownModel, faults: list[str]) -> None:
     source = known.manifest
-    facts = {
+    facts: dict[str, Any] = {
         "model": known.repo or known.folder,
         "parameters": known.parameters and f"{known.parameters:,}",
         **_dimensions(known.architecture),
