@@ -208,12 +208,12 @@ def say_table(table: Table) -> None:
     typer.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
-def say_result(result: CheckResult, indent: str = "") -> None:
-    """One line: level, subject, message and fix."""
-    message = f"{result.message}; {result.fix}" if result.fix else result.message
-    subject = (f"{printable(result.subject)}  ", "bold")
-    line = Text.assemble(indent, (f"{result.level:<5}", LEVELS[result.level]), subject, printable(message))
-    _print(out, line)
+def say_checks(results: Iterable[CheckResult]) -> None:
+    """A line for each: level, subject, message and fix."""
+    for result in results:
+        message = f"{result.message}; {result.fix}" if result.fix else result.message
+        subject = (f"{printable(result.subject)}  ", "bold")
+        _print(out, Text.assemble((f"{result.level:<5}", LEVELS[result.level]), subject, printable(message)))
 
 
 @contextmanager

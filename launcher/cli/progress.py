@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from launcher.cli.output import err, progress_line, tell
 from launcher.hubs.progress import Progress
@@ -15,14 +15,10 @@ if TYPE_CHECKING:
     from launcher.spec.data import OnDataProgress
 
 
-class ShowBytes(Protocol):
-    def __call__(self, doing: str, done: int, total: int, more: str = "") -> None:
-        """`done` of `total` bytes of the step `doing`; `more` is shown beside them."""
-
-
 @contextmanager
-def show_bytes() -> Iterator[ShowBytes]:
-    """Show progress with speed and remaining time on standard error."""
+def show_bytes() -> Iterator[Callable[..., None]]:
+    """The callback that shows `done` of `total` bytes of a step on standard error, with speed and remaining time;
+    `more` is shown beside them."""
     began, timer = dict[str, float](), ProgressTimer()
     with progress_line(lines=True) as show_line:
 
@@ -32,13 +28,8 @@ def show_bytes() -> Iterator[ShowBytes]:
             if err.is_terminal or timer.due():
                 speed = done / (now - began[doing]) if now > began[doing] else 0.0
                 left = clock((total - done) / speed) if speed else "?"
-                parts = [
-                    f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB",
-                    f"{speed / 1e6:,.1f} MB/s",
-                    more,
-                    f"{left} left",
-                ]
-                show_line(f"{doing} {', '.join(part for part in parts if part)}")
+                size = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB, {speed / 1e6:,.1f} MB/s"
+                show_line(f"{doing} {size}, {left} left{f', {more}' if more else ''}")
 
         yield show
 

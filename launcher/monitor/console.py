@@ -136,8 +136,9 @@ def _end_lines(event: Ended, state: RunState) -> Iterator[str]:
 
 
 def unsaid(state: RunState) -> str:
-    """Why a run ended as it did; empty where its verdict says so already."""
-    return "" if state.verdict and state.why in state.verdict.text else state.why
+    """Why a run ended as it did, without the reasons that its verdict names already."""
+    said = state.verdict.line if state.verdict else ""
+    return "; ".join(part for part in state.why.split("; ") if part not in said)
 
 
 def data_line(event: Loaded) -> str:

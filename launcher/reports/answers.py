@@ -5,37 +5,15 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from launcher.core.events import Sample
-from launcher.views.record import RunRecord
 
 DRAWN, SEED = 20, 0
 LOW = 0.5
-EXAMPLES, GROUPS = 3, 12  # most examples of a group; most groups that are shown
-
-
-@dataclass
-class ErrorGroup:
-    """Answers with a score below LOW, of one data source and one kind."""
-
-    source: str
-    kind: str
-    samples: list[Sample] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        return len(self.samples)
-
-    @property
-    def examples(self) -> list[Sample]:
-        return self.samples[:EXAMPLES]
-
-    @property
-    def mean(self) -> float:
-        scores = [sample.value for sample in self.samples if math.isfinite(sample.value)]
-        return math.fsum(scores) / len(scores) if scores else math.nan
+LowAnswers = dict[tuple[str, str], list[Sample]]
+"""Answers with a score below LOW by their data source and kind."""
 
 
 def drawn(samples: Sequence[Sample], count: int = DRAWN) -> list[Sample]:
@@ -44,15 +22,19 @@ def drawn(samples: Sequence[Sample], count: int = DRAWN) -> list[Sample]:
     return [samples[place] for place in sorted(places)]
 
 
-def error_groups(record: RunRecord) -> list[ErrorGroup]:
-    """The low answers of the last validation, the largest group first."""
-    groups: dict[tuple[str, str], ErrorGroup] = {}
-    for sample in record.samples:
-        if sample.score is None or sample.score >= LOW:
-            continue
-        kind = kind_of(sample)
-        groups.setdefault((sample.data_source, kind), ErrorGroup(sample.data_source, kind)).samples.append(sample)
-    return sorted(groups.values(), key=lambda group: (-group.count, group.source, group.kind))
+def error_groups(samples: Sequence[Sample]) -> LowAnswers:
+    """The low answers of these, the largest group first."""
+    groups = defaultdict[tuple[str, str], list[Sample]](list)
+    for sample in samples:
+        if sample.score is not None and not sample.score >= LOW:
+            groups[sample.data_source, kind_of(sample)].append(sample)
+    return dict(sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])))
+
+
+def mean_score(samples: Sequence[Sample]) -> float:
+    """Mean of the finite scores; NaN without any."""
+    scores = [sample.value for sample in samples if math.isfinite(sample.value)]
+    return math.fsum(scores) / len(scores) if scores else math.nan
 
 
 def kind_of(sample: Sample) -> str:

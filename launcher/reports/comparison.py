@@ -47,12 +47,13 @@ from launcher.views.read import LogOrRun, find, run_in
 from launcher.views.record import RunRecord, record_of
 from launcher.views.runs import status_word
 
-MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 200, 20, 300
+MOST_SOURCES, MOST_SETTINGS = 20, 300
 MOST_NAMED = 3  # settings that name a side; the table has all
 ENOUGH = 0.5  # share of held-out prompts that must have a score in both runs for a paired test
 OWN = ("trainer.project_name", "trainer.experiment_name")  # these differ in any two runs
 SEEDS = ("seed",)
 ABSENT = "-"
+NOT_TESTED = "the difference is not tested, as the runs have no held-out metric in common"
 NO_EVIDENCE = (
     "one run of each setting is no evidence for the setting, as another seed may differ as much; "
     "use 3 seeds of each: rlrun train -m ... seed=0,1,2"
@@ -143,7 +144,6 @@ class Comparison:
     notes: list[str]
     """What could not be read."""
     remarks: list[str]
-    plots: list[tuple[str, Markup]]
 
     def label(self, letter: str) -> str:
         """The settings that make the side what it is, such as `optim.lr=1e-05`; empty where these are many."""
@@ -170,13 +170,11 @@ def compare_runs(names: Sequence[str], root: Path) -> Comparison:
 
 
 def compare(sources: Sequence[LogOrRun]) -> Comparison:
-    """Read and compare runs. Raises `Problems` where one was given twice, there is one alone, or too many."""
+    """Read and compare runs. Raises `Problems` where one was given twice, there is one alone, or too many settings."""
     if len({source.folder.path.resolve() for source in sources}) < len(sources):
         raise Problems(Problem("compare", "a run was given twice", "use different runs"))
-    if not 2 <= len(sources) <= MOST_RUNS:
-        count = f"{len(sources)} run was given" if len(sources) == 1 else f"{len(sources)} runs were given"
-        fix = "use two or more" if len(sources) < 2 else f"use at most {MOST_RUNS}"
-        raise Problems(Problem("compare", count, fix))
+    if len(sources) < 2:
+        raise Problems(Problem("compare", f"{'1' if sources else 'no'} run was given", "use two or more"))
     records = [record_of(source) for source in sources]
     notes = [f"{record.name}: {line}" for record in records for line in record.unread]
     rows, problems = differing_settings(records)
@@ -187,7 +185,7 @@ def compare(sources: Sequence[LogOrRun]) -> Comparison:
     sides = {letter: [records[place] for place in group] for letter, group in groups_by_letter.items()}
     settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in group) for group in groups)) for row in rows]
     tests, remarks = judge_scores(sides)
-    return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
+    return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks)
 
 
 def _find_sources(name: str, root: Path) -> list[LogOrRun]:
@@ -275,7 +273,7 @@ def _test_settings(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
     runs = [run for side in sides.values() for run in side]
     validations = common_validations(runs)
     if not validations:
-        return [], ["the difference is not tested, as the runs have no held-out metric in common"]
+        return [], [NOT_TESTED]
     at = {run.name: validation for run, validation in zip(runs, validations, strict=True)}
     metric, remarks = validations[0].name, list[str]()
     scores = {letter: [at[run.name].value for run in side] for letter, side in sides.items()}
@@ -294,28 +292,25 @@ def _test_settings(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
 
 
 def _test_pair(one: NamedRun, other: NamedRun) -> tuple[list[ScoreTest], list[str]]:
-    validations = common_validations([one[1], other[1]])
-    result = _test_validations(one, other, *validations) if validations else None
-    tests, notes = result or ([], ["the difference is not tested, as the runs have no held-out metric in common"])
-    return tests, [f"{other[0]} - {one[0]}: {note}" for note in notes]
-
-
-def _test_validations(one: NamedRun, other: NamedRun, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
-    """The tests of two validations: one of all prompts and, where they are paired, one of each source; and remarks."""
+    """The tests of two runs: one of all prompts and, where they are paired, one of each source; and remarks."""
+    pair, validations = f"{other[0]} - {one[0]}", common_validations([one[1], other[1]])
+    if not validations:
+        return [], [f"{pair}: {NOT_TESTED}"]
+    a, b = validations
     test = partial(ScoreTest, one[0], other[0], steps=(a.step, b.step), metric=a.name)
     scores = prompt_scores(one[1], a), prompt_scores(other[1], b)
     pairs, logged = pairs_of(*scores), max(map(len, scores))
     if not pairs or len(pairs) < ENOUGH * logged:
         why = f"only {len(pairs)} held-out prompts have a {label(a.name)} of their own in both logs"
-        return [test("", found=compare_unpaired(a, b))], [f"the test is not paired, as {why}"]
+        return [test("", found=compare_unpaired(a, b))], [f"{pair}: the test is not paired, as {why}"]
     unpaired = logged - len(pairs)
-    remarks = [f"{unpaired} prompts lack a score in one of the runs and are left out"] if unpaired else []
+    remarks = [f"{pair}: {unpaired} prompts lack a score in one of the runs and are left out"] if unpaired else []
     sources = sorted({source for source, _, _ in pairs})[:MOST_SOURCES]
-    tests = [test("", found=_compare_pairs(pairs))]
-    if len(sources) > 1:
-        by_source = {source: [pair for pair in pairs if pair[0] == source] for source in sources}
-        tests += [test(source, found=_compare_pairs(of_source)) for source, of_source in by_source.items()]
-    return tests, remarks
+    groups = {"": pairs} | {name: [each for each in pairs if each[0] == name] for name in sources if len(sources) > 1}
+    return [
+        test(name, found=compare_paired([x for _, x, _ in group], [y for _, _, y in group]))
+        for name, group in groups.items()
+    ], remarks
 
 
 def prompt_scores(record: RunRecord, at: HeldOut) -> dict[PromptKey, float]:
@@ -327,10 +322,6 @@ def prompt_scores(record: RunRecord, at: HeldOut) -> dict[PromptKey, float]:
         scores = (event for event in record.events() if isinstance(event, HeldOutScores))
         events = (event for event in scores if (event.step, event.metric) == (at.step, metric))
     return by_prompt(events)
-
-
-def _compare_pairs(pairs: Sequence[tuple[str, float, float]]) -> ScoreDifference:
-    return compare_paired([one for _, one, _ in pairs], [other for _, _, other in pairs])
 
 
 def common_validations(runs: Sequence[RunRecord]) -> list[HeldOut]:
@@ -394,4 +385,4 @@ def _plot(title: str, lines: list[Line]) -> Iterator[tuple[str, Markup]]:
 
 def write_comparison(found: Comparison, out: Path) -> None:
     """Write the page. Raises `OSError`."""
-    write_atomic(out, render("compare.html.j2", c=found))
+    write_atomic(out, render("compare.html.j2", c=found, plots=list(_plots(found.sides))))

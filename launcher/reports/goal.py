@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.core.metrics import HeldOut, better, interval_of, label
-from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.metrics import HeldOut, better, label
 from launcher.views.record import RunRecord
 
-_GOAL = re.compile(r"(?:(?P<name>\S+?)\s*(?P<sign><=|>=))?\s*(?P<value>[-+.0-9eE]+)")
 UNKNOWN = "there is no validation, so nothing is known of held-out data"
 Outcome = Literal["reached", "not reached", "not measured"]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The value that a metric must reach; without `metric`, the main held-out score."""
+    """The value that the held-out score must reach; a loss must not exceed it."""
 
     value: float
-    metric: str = ""
     at_most: bool = False
 
     @property
     def text(self) -> str:
-        return f"{self.metric or 'held-out score'} {'<=' if self.at_most else '>='} {self.value:g}"
+        return f"held-out score {'<=' if self.at_most else '>='} {self.value:g}"
 
     def met_by(self, value: float) -> bool:
         return value <= self.value if self.at_most else value >= self.value
@@ -49,46 +44,19 @@ class GoalResult:
         return "No goal was given"
 
 
-def parse_goal(text: str) -> Goal:
-    """`0.55`, `METRIC>=0.55` or `METRIC<=0.3`. Raises `Problems`."""
-    found = _GOAL.fullmatch(text.strip())
-    try:
-        value = float(found["value"]) if found else math.nan
-    except ValueError:
-        value = math.nan
-    if found is None or not math.isfinite(value):
-        raise Problems(Problem("--goal", f"cannot read {short_repr(text)}", "use 0.55, METRIC>=0.55 or METRIC<=0.55"))
-    return Goal(value, found["name"] or "", found["sign"] == "<=")
-
-
-def judge_goal(record: RunRecord, goal: Goal | None) -> GoalResult:
-    """Compare a run with its goal. Raises `Problems` where the run has metrics, but none of the goal's name."""
-    measured = record.final if goal is None else _find_measured(record, goal)
+def judge_goal(record: RunRecord, value: float | None) -> GoalResult:
+    """Compare the final validation of a run with the value that it should reach."""
+    measured = record.final
+    at_most = measured is not None and better(measured.name) == "down"
+    goal = None if value is None else Goal(value, at_most)
     if measured is None:
         return GoalResult("not measured", goal, None, (UNKNOWN,) if goal else ())
     finding = f"{label(measured.name)} is {measured.shown} at step {measured.step}"
     if goal is None:
         return GoalResult("not measured", None, measured, (finding,))
-    if not goal.metric and better(measured.name) == "down":
-        goal = Goal(goal.value, goal.metric, at_most=True)
     reached = goal.met_by(measured.value)
     lines = f"{finding}; the goal is {goal.text}", _certainty(goal, measured, reached)
     return GoalResult("reached" if reached else "not reached", goal, measured, lines)
-
-
-def _find_measured(record: RunRecord, goal: Goal) -> HeldOut | None:
-    if not goal.metric or (record.final and goal.metric == record.final.name):
-        return record.final
-    if goal.metric in record.traces:
-        trace = record.traces[goal.metric]
-        if not trace.count:  # never finite
-            return None
-        ends = interval_of(goal.metric, record.last_validation) or ()
-        return HeldOut(trace.buckets[-1].last, goal.metric, trace.last, *ends)
-    if not record.traces:
-        return None
-    fix = suggest(goal.metric, sorted(record.traces))
-    raise Problems(Problem(f"--goal {goal.metric}", "the run has no metric of that name", fix, "not-found"))
 
 
 def _certainty(goal: Goal, measured: HeldOut, reached: bool) -> str:

@@ -14,7 +14,6 @@ from typing import Literal
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import label
 from launcher.core.state import LEVELS
-from launcher.monitor.console import clock
 from launcher.reports.goal import GoalResult
 from launcher.views.record import RunRecord
 from launcher.views.trace import Trace
@@ -78,20 +77,9 @@ def stability(record: RunRecord) -> list[StabilityRow]:
 
 
 def efficiency(record: RunRecord) -> list[ReportRow]:
-    """Time, speed and memory."""
-    return [row for row in (
-        _duration(record), _steps(record), _pace(record), _tokens(record), _gpu_use(record), _gpu_memory(record),
-    ) if row]  # fmt: skip
-
-
-def _duration(record: RunRecord) -> ReportRow:
-    duration, steps_s = record.state.elapsed_s, sum(record.step_times)
-    figure = f"{clock(duration)} ({duration / 3600:.3g} h)"
-    if not steps_s or not duration:
-        return ReportRow("duration", "not measured", figure)
-    # a step's own clock leaves out loading, validations, checkpoints and restarts
-    note = f"{min(steps_s / duration, 1.0):.0%} of it in steps; the rest loads, validates, saves and restarts"
-    return ReportRow("duration", "no bound", figure, note)
+    """Steps, speed and memory."""
+    rows = _steps(record), _pace(record), _tokens(record), _gpu_use(record), _gpu_memory(record)
+    return [row for row in rows if row]
 
 
 def _steps(record: RunRecord) -> ReportRow:
@@ -116,10 +104,8 @@ def _tokens(record: RunRecord) -> ReportRow | None:
     seconds = sum(record.step_times)
     if not record.tokens or not seconds:
         return None
-    processes, speed = max(record.processes, 1), record.tokens / seconds
-    rate = f"{speed / processes:,.0f} per process" if processes > 1 else "within steps"
-    note = f"{rate}; {record.tokens:,.0f} tokens in all"
-    return ReportRow("tokens per second", "no bound", f"{speed:,.0f}", note)
+    note = f"within steps; {record.tokens:,.0f} tokens in all"
+    return ReportRow("tokens per second", "no bound", f"{record.tokens / seconds:,.0f}", note)
 
 
 def _gpu_use(record: RunRecord) -> ReportRow:
@@ -133,8 +119,8 @@ def _gpu_use(record: RunRecord) -> ReportRow:
 
 
 def _gpu_memory(record: RunRecord) -> ReportRow:
-    tensors = _largest(record, "perf/max_memory_allocated_gb")
-    at_most = "" if tensors is None else f"tensors at most {tensors:.3g} GiB"
+    tensors = record.traces.get("perf/max_memory_allocated_gb")
+    at_most = f"tensors at most {tensors.high:.3g} GiB" if tensors and tensors.count else ""
     if record.gpu_memory is None:
         return ReportRow("GPU memory", "not measured", at_most, "no Usage event with GPU memory")
     share, in_use, total = record.gpu_memory
@@ -146,31 +132,15 @@ def _gpu_memory(record: RunRecord) -> ReportRow:
     return ReportRow("GPU memory", "fail" if share >= FULL else "pass", figure, note)
 
 
-def _largest(record: RunRecord, name: str) -> float | None:
-    named_trace = record.trace(name)
-    return named_trace[1].high if named_trace and named_trace[1].count else None
-
-
 # ---- the reward's parts
 
 
-@dataclass(frozen=True)
-class PartRow:
-    """A part of the reward over the run."""
-
-    name: str
-    metric: str
-    early: float
-    late: float
-    mean: float
-
-
-def reward_parts(record: RunRecord, most: int = 50) -> list[PartRow]:
-    """Parts of the score, and the sums over rules and over reward models; at most `most` rows."""
+def reward_parts(record: RunRecord, most: int = 50) -> list[tuple[str, str, Trace]]:
+    """Label, metric and values of each part of the score, and of the sums over rules and over reward models; at most
+    `most` of them."""
     part = re.compile(r"critic/score/[^/]+/mean|train/core/reward/.+")
-    names = [name for name, trace in record.traces.items() if part.fullmatch(name) and trace.count]
-    traces = [(name, record.traces[name]) for name in names[:most]]
-    return [PartRow(label(name), name, *trace.ends(), trace.mean) for name, trace in traces]
+    parts = [(label(name), name, trace) for name, trace in record.traces.items() if part.fullmatch(name)]
+    return [each for each in parts if each[2].count][:most]
 
 
 # ---- the checklist

@@ -10,24 +10,15 @@ from typing import Any
 from markupsafe import Markup
 
 from launcher.config.nodes import flat
-from launcher.core.events import Sample
 from launcher.core.files import write_atomic
 from launcher.core.metrics import HeldOut, better_than, interval_of, label, shown_in
 from launcher.core.metrics import metric as metric_entry
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.monitor.console import clock, date
-from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups
-from launcher.reports.goal import Goal, GoalResult, judge_goal
-from launcher.reports.measures import (
-    PartRow,
-    ReportRow,
-    StabilityRow,
-    checklist,
-    efficiency,
-    reward_parts,
-    stability,
-)
+from launcher.reports.answers import drawn, error_groups, mean_score
+from launcher.reports.goal import GoalResult, judge_goal
+from launcher.reports.measures import ReportRow, checklist, efficiency, reward_parts, stability
 from launcher.reports.plots import line_of, line_of_validations, plot
 from launcher.reports.render import render
 from launcher.reports.text import one_line, setting_text
@@ -44,24 +35,14 @@ PlotFigure = tuple[str, str, Markup]
 
 @dataclass(frozen=True)
 class Report:
-    """What the page shows."""
+    """What a run came to; the page has its curves, tables and answers, too."""
 
     record: RunRecord
     intro: str
     goal: GoalResult
     problems: list[str]
-    facts: list[tuple[str, str]]
-    checklist: list[ReportRow]
-    plots: list[PlotFigure]
-    stability: list[StabilityRow]
     efficiency: list[ReportRow]
-    parts: list[PartRow]
-    sources: list[HeldOut]
-    errors: list[ErrorGroup]
-    low_count: int
-    samples: list[Sample]
-    lock: list[tuple[str, str]]
-    settings: list[tuple[str, str]]
+    checklist: list[ReportRow]
 
     @property
     def goal_status(self) -> str:
@@ -89,33 +70,22 @@ class Report:
         return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def make_report(record: RunRecord, goal: Goal | None = None) -> Report:
-    """Judge a run. Raises `Problems` where the goal's metric is not one of the run's."""
-    judged = judge_goal(record, goal)
-    cost, low_groups = efficiency(record), error_groups(record)
-    return Report(
-        record=record,
-        intro=_intro(record.state),
-        goal=judged,
-        problems=_problems(record),
-        facts=list(_fact_rows(record)),
-        checklist=checklist(record, judged, cost),
-        plots=list(_plot_figures(record, judged)),
-        stability=stability(record),
-        efficiency=cost,
-        parts=reward_parts(record),
-        sources=_source_scores(record),
-        errors=low_groups[:GROUPS],
-        low_count=sum(group.count for group in low_groups),
-        samples=drawn(record.samples),
-        lock=list(_lock_rows(record.lock)),
-        settings=list(_setting_rows(record.settings)),
-    )
+def make_report(record: RunRecord, goal: float | None = None) -> Report:
+    """Judge a run; `goal` is the value that its held-out score should reach."""
+    judged, cost = judge_goal(record, goal), efficiency(record)
+    return Report(record, _intro(record.state), judged, _problems(record), cost, checklist(record, judged, cost))
 
 
 def write_report(report: Report, out: Path) -> None:
     """Write the page. Raises `OSError`."""
-    write_atomic(out, render("report.html.j2", r=report))
+    record = report.record
+    page = render(
+        "report.html.j2", r=report, facts=_fact_rows(record), plots=list(_plot_figures(record, report.goal)),
+        stability=stability(record), reward_parts=reward_parts(record), sources=_source_scores(record),
+        errors=error_groups(record.samples), mean_score=mean_score, samples=drawn(record.samples),
+        lock=_lock_rows(record.lock), settings=_setting_rows(record.settings),
+    )  # fmt: skip
+    write_atomic(out, page)
 
 
 def check_output(out: Path) -> None:
@@ -156,8 +126,6 @@ def _fact_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield f"held out, {label(final.name)}"[:60], final.shown
     if state.best and final and better_than(state.best, final):
         yield f"best, at step {state.best.step}", state.best.shown
-    if record.tokens:
-        yield "tokens", f"{record.tokens:,.0f}"
     yield "findings", str(record.alert_count)
 
 
@@ -165,7 +133,7 @@ def _plot_figures(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]
     if len(record.validations) > 1:
         name = record.validations[-1].name
         shown = [validation for validation in record.validations if validation.name == name]
-        target = judged.goal.value if judged.goal and judged.measured and judged.measured.name == name else None
+        target = judged.goal.value if judged.goal else None
         note = "; bars: 95 % intervals" + ("" if target is None else "; dashed: the goal")
         svg = plot([line_of_validations(name, shown)], f"held-out {name} over steps", target)
         yield "held-out score", one_line(name, 120) + note, svg
@@ -190,15 +158,13 @@ def _source_scores(record: RunRecord) -> list[HeldOut]:
     return [HeldOut(step, name, metrics[name], *(interval_of(name, metrics) or ())) for name in names]
 
 
-def _lock_rows(lock: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    kept = {name: value for name, value in lock.items() if name not in ("settings", "installed")}
-    for name, value in list(flat(kept).items())[:MOST_SETTINGS]:
-        yield name, setting_text(name, value)
+def _lock_rows(lock: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = _setting_rows({name: value for name, value in lock.items() if name not in ("settings", "installed")})
     installed = lock.get("installed")
     if isinstance(installed, list):
-        yield "installed", one_line(" ".join(map(str, installed[:MOST_PACKAGES])), 12_000)
+        rows.append(("installed", one_line(" ".join(map(str, installed[:MOST_PACKAGES])), 12_000)))
+    return rows
 
 
-def _setting_rows(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in list(flat(settings).items())[:MOST_SETTINGS]:
-        yield name, setting_text(name, value)
+def _setting_rows(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, setting_text(name, value)) for name, value in list(flat(settings).items())[:MOST_SETTINGS]]

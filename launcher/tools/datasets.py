@@ -20,7 +20,7 @@ from launcher.core.problems import Problem, Problems, error_message, short_repr,
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
 from launcher.data.keys import UnreadKeys
-from launcher.data.prepare import every, prepare
+from launcher.data.prepare import prepare
 from launcher.data.reader import FORMS, read_rows
 from launcher.data.rows import RawRow
 from launcher.hubs.repo import is_id
@@ -35,17 +35,6 @@ _ALGORITHMS: dict[Kind, str] = {
     "prompts": "algorithm=grpo",
     "mixed": "algorithm=gspo_selfplay",
 }
-
-
-@dataclass(frozen=True)
-class Known:
-    """A choice of conf/data and its prepared folders."""
-
-    name: str
-    repo: str
-    holds: str
-    format: str
-    prepared: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -66,16 +55,10 @@ class Chosen:
         return self.run.algorithm.data
 
 
-def known() -> list[Known]:
-    """Every choice of conf/data, in the order of their names."""
-    prepared = list(every())
-    choices = []
-    for name in _dataset_choices():
-        node = parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes())
-        repo = str(node.get("repo", ""))
-        folders = tuple(folder for folder, stored in prepared if repo and stored.origin.get("repo") == repo)
-        choices.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), folders))
-    return choices
+def _choices_by_repo() -> dict[str, str]:
+    """The choices of conf/data by the repository of a hub that they read."""
+    nodes = {name: parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes()) for name in _dataset_choices()}
+    return {str(node["repo"]): name for name, node in nodes.items() if "repo" in node}
 
 
 def _dataset_choices(config_dir: Path | None = None) -> list[str]:
@@ -112,7 +95,7 @@ def _without_ending(file: str) -> str:
 def _choice_words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     """The overrides that choose the dataset, and what it holds where its config says so."""
     names = _dataset_choices(config_dir)
-    what = next((one.name for one in known() if is_id(what) and one.repo == what), what)
+    what = _choices_by_repo().get(what, what)
     if what in names:
         files = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
         return [f"data={what}"], _read_kind(next(file for file in files if file.is_file()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,10 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | N
     if last < 0 and not alerts:
         raise Problems(source.no_metrics)
     alerts += [] if own else judge.finish()
-    return Findings(_most_serious_first(alerts, rate, rules), max(last, 0), _run_verdict(own, state))
+    most_slower = math.inf if rules else MOST_SLOWER  # rules of a guide name rates that do not depend on the run's own
+    found = with_one_rate(alerts, rate, most_slower=most_slower)
+    verdict = (state.verdict or own.verdict(state)) if own else None
+    return Findings(sorted(found, key=lambda alert: -LEVELS.index(alert.level)), max(last, 0), verdict)
 
 
 def _is_logger_warning(alert: Alert) -> bool:
@@ -98,15 +101,6 @@ def _still_waiting(waits: Waiting, step: int) -> list[Alert]:
     return [Alert(step=step, level="critical", rule="waits", text=text, fix=fix)]
 
 
-def _most_serious_first(alerts: list[Alert], rate: float, rules: HealthRules | None) -> list[Alert]:
-    most_slower = math.inf if rules else MOST_SLOWER  # rules of a guide name rates that do not depend on the run's own
-    return sorted(with_one_rate(alerts, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
-
-
-def _run_verdict(own: RunJudge | None, state: RunState) -> RunVerdict | None:
-    return (state.verdict or own.verdict(state)) if own else None
-
-
 def _learning_rates(event: Step) -> Iterator[float]:
     """The finite learning rates of the policy in a step, and 0."""
     yield 0.0
@@ -123,8 +117,3 @@ def evidence_line(alert: Alert) -> str:
     numbers += [f"bound {compact(alert.threshold)}"] if alert.threshold is not None else []
     entry = metric(canonical(alert.metric))
     return ", ".join([alert.metric, *numbers]) + (f": {entry.meaning}" if entry else "")
-
-
-def series_of(alerts: Iterable[Alert]) -> set[str]:
-    """The metrics of the alerts, whose curves show the findings."""
-    return {alert.metric for alert in alerts if alert.metric}

@@ -62,7 +62,6 @@ class RunRecord:
     unread: list[str] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     lock: Mapping[str, Any] = field(default_factory=dict)
-    processes: int = 0
     loaded: Loaded | None = None
     traces: dict[str, Trace] = field(default_factory=dict)
     step_times: array[float] = field(default_factory=lambda: array("d"))
@@ -129,12 +128,10 @@ class RunRecord:
                 self.alerts.append(event)
                 if len(self.alerts) > ALERTS:
                     del self.alerts[ALERTS // 2]
-            case Started(processes=processes):
-                self.processes = processes
+            case Started():
                 self._last_at = event.at
             case Loaded():
-                self.loaded = event
-                self._last_at = event.at
+                self.loaded, self._last_at = event, event.at
             case Restarted() | Resumed():
                 self._last_at = None
 

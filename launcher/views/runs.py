@@ -57,20 +57,20 @@ def _sort_key_of_score(run: Run) -> float:
 
 
 def run_row(run: Run) -> dict[str, str]:
-    """A row of the table of runs, by its columns."""
+    """A row of the table of runs by its columns, most important first: a narrow terminal shows as many as fit."""
     state = run.state
     return {
         "run": run.folder.name,
-        "algorithm": state.algorithm,
-        "started": date(state.started_at),
-        "took": clock(state.elapsed_s),
         "status": status_word(state),
         "step": f"{state.step}/{state.steps}",
-        "training": "" if state.score is None else f"{label(state.score_name)} {compact(state.score)}",
-        "held out": f"{label(state.last.name)} {state.last.shown}" if state.last else "",
         "outcome": state.verdict.kind if state.verdict else "",
-        "at first": state.first.shown if state.first else "",
+        "held out": f"{label(state.last.name)} {state.last.shown}" if state.last else "",
+        "training": "" if state.score is None else f"{label(state.score_name)} {compact(state.score)}",
+        "took": clock(state.elapsed_s),
+        "started": date(state.started_at),
+        "algorithm": state.algorithm,
         "best": f"{state.best.shown} at {state.best.step}" if state.best else "",
+        "at first": state.first.shown if state.first else "",
     }
 
 

@@ -62,15 +62,6 @@ def overview(steps: Iterable[Step], keys: Sequence[str]) -> Overview:
     return Overview([series[name] for name in order], names, last)
 
 
-def curves(steps: Iterable[Step], names: set[str]) -> dict[str, list[tuple[float, float]]]:
-    """(step, value) points of each of these metrics; means over neighbouring steps where there are many."""
-    traces = {name: Trace() for name in names}
-    for step in steps:
-        for name in names & step.metrics.keys():
-            traces[name].add(step.step, step.metrics[name])
-    return {name: trace.curve for name, trace in traces.items()}
-
-
 def values_of_step(steps: Iterable[Step], number: int) -> dict[str, float]:
     """All metrics of a step; of several lines the latest value. Raises `Problems` where there are steps, but not this
     one; empty without any step."""

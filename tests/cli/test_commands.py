@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,28 +16,13 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from launcher import __version__
+from launcher.cli import log_view
 from launcher.cli.commands.runs import fitting_columns
 from launcher.cli.main import app
 from launcher.core.events import Ended, Event, Loaded, Phase, Saved, Started, Step, Waiting, to_line
 
 LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)
 LINES = [f"step:{step} - train/loss:{5 - step}.0" for step in range(1, 5)]
-
-WRITER = """
-import sys, time
-from pathlib import Path
-from launcher.runs.folder import Folder, Lock
-folder = Folder(Path(sys.argv[1]))
-with Lock(folder):
-    print("holds", flush=True)
-    for number in range(int(sys.argv[2])):
-        with folder.console.open("a") as log:
-            log.write(f"more {number}")
-            log.flush()
-            time.sleep(0.05)  # a line is seen when it is whole
-            log.write(" é\\n")
-        time.sleep(0.05)
-"""
 
 
 def strictly(text: str) -> Any:
@@ -110,13 +93,13 @@ def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
     output = look("runs")
     assert (output.exit_code, output.stderr) == (0, "")
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(1.0)).split()
-    held_out = ["maths", "0.25", "0.25", "0.25", "at", "2"]
-    head = "run algorithm started took status step training held out outcome at first best"
+    more = ["SFT", "0.25", "at", "2", "0.25"]
+    head = "run status step outcome held out training took started algorithm best at first"
     assert [line.split() for line in output.stdout.splitlines()] == [
         head.split(),
-        ["p/done", "SFT", *started, "00:04", "finished", "2/4", "loss", "1.5", *held_out],
-        ["p/nan", "SFT", *started, "00:04", "stopped", "2/4", "loss", "nan", *held_out],
-        ["q/killed", "SFT", *started, "00:03", "failed", "2/4", "loss", "1.5", *held_out],
+        ["p/done", "finished", "2/4", "maths", "0.25", "loss", "1.5", "00:04", *started, *more],
+        ["p/nan", "stopped", "2/4", "maths", "0.25", "loss", "nan", "00:04", *started, *more],
+        ["q/killed", "failed", "2/4", "maths", "0.25", "loss", "1.5", "00:03", *started, *more],
     ]
 
 
@@ -134,6 +117,7 @@ def test_hostile_names_are_shown_as_text(look: Look, tmp_path: Path) -> None:
     assert "p/\\x1b[2J[bold]" in output.stdout and "p/\\udcff" in output.stdout
     assert {node["run"] for node in strictly(look("runs", "--json").stdout)} == {"p/\x1b[2J[bold]", "p/\\udcff"}
     assert "\x1b" not in look("show", "p/\x1b[2J[bold]").stdout
+    assert strictly(look("stop", "p/\udcff", "--json").stdout) == {"run": "p/\\udcff", "became": "was not running"}
     assert look("stop", "p/\x1b[2J[bold]").stdout == "p/\\x1b[2J[bold]: was not running\n"
 
 
@@ -189,38 +173,16 @@ def test_a_reader_that_leaves_early_is_no_error(rlrun: Any, some: Path) -> None:
     assert (rlrun.folder / "said").read_text() == ""
 
 
-@pytest.fixture
-def writer(some: Path) -> Any:
-    """A process that writes p/done, holding its lock, for so many lines."""
-    began: list[subprocess.Popen[str]] = []
+def test_a_log_is_followed_by_whole_lines_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_view, "LOOK_S", 0.0)
+    (log := tmp_path / "console.log").write_text("one\ntwo\n")
+    pieces = iter(["half of", " é\n", "last\n"])
 
-    def begin(lines: int) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", WRITER, str(some / "p" / "done"), str(lines)]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        assert process.stdout and process.stdout.readline() == "holds\n"
-        began.append(process)
-        return process
+    def alive() -> bool:
+        with log.open("a") as file:
+            return bool(file.write(next(pieces, "")))
 
-    yield begin
-    for process in began:
-        process.kill()
-        process.wait()
-        assert process.stdout
-        process.stdout.close()
-
-
-def test_stop(rlrun: Any, look: Look, writer: Callable[[int], Any]) -> None:
-    assert strictly(look("stop", "done", "--json").stdout) == {"run": "p/done", "became": "was not running"}
-    run = writer(2000)
-    following = rlrun.begin("logs", "done", "-f", stdout=subprocess.PIPE)
-    assert [following.stdout.readline() for _ in range(5)][4] == "more 0 é\n"
-    assert rlrun("stop", "done").stdout == "p/done: stopped\n"
-    following.communicate()
-    assert following.returncode == 0, "it ends with the run"
-    assert run.wait(timeout=600) == -signal.SIGTERM
-    run = writer(2000)
-    assert look("stop", "done", "--now").stdout == "p/done: stopped\n"
-    assert run.wait(timeout=600) == -signal.SIGTERM
+    assert list(log_view.tail(log, alive, 1)) == ["two", "half of é", "last"]
 
 
 def test_a_row_that_a_reward_hangs_on_is_found(look: Look, tmp_path: Path) -> None:
@@ -253,10 +215,10 @@ def test_an_unknown_status_is_named(look: Look, some: Path) -> None:
 
 
 WIDE = {
-    "run": "quickstart/a-rather-long-name-of-a-run", "algorithm": "GRPO", "started": "2026-11-22 19:24",
-    "took": "03:00", "status": "finished", "step": "400/400", "training": "score 0.805",
-    "held out": "reverse 0.879 [0.833–0.913]", "outcome": "not learned", "at first": "0.176 [0.134–0.227]",
-    "best": "0.879 [0.833–0.913] at 400",
+    "run": "quickstart/a-rather-long-name-of-a-run", "status": "finished", "step": "400/400", "outcome": "not learned",
+    "held out": "reverse 0.879 [0.833–0.913]", "training": "score 0.805", "took": "03:00",
+    "started": "2026-11-22 19:24", "algorithm": "GRPO", "best": "0.879 [0.833–0.913] at 400",
+    "at first": "0.176 [0.134–0.227]",
 }  # fmt: skip
 
 

@@ -115,33 +115,6 @@ def test_check_and_plan_agree(place: Path) -> None:
         assert "23 rows, 3 of them repeat an earlier one" in output and "<unk>" not in output
 
 
-@pytest.mark.parametrize(
-    ("words", "passed", "printed"),
-    [
-        ([], False, "longer than 5 tokens"),
-        (["data.truncation=filter"], True, "left out"),
-        (["data.truncation=left"], True, "cut on the left"),
-    ],
-)
-def test_check_judges_lengths_by_what_becomes_of_them(words: list[str], passed: bool, printed: str) -> None:
-    Path("sums.jsonl").write_text(
-        "".join(json.dumps({"prompt": "a" * (n + 1), "response": "b"}) + "\n" for n in range(20))
-    )
-    limits = ["model=tiny", "data.max_prompt_length=5", "data.val_share=0", "data.train_batch_size=4"]
-    output = rlrun("check", "sums.jsonl", *limits, *words, code=0 if passed else 1).stdout
-    assert "15 of 20 train prompts are longer than 5 tokens (sums.jsonl:6 is the first)" in output
-    assert printed in output
-
-
-def test_check_finds_what_hurts_training() -> None:
-    with Path("sums.jsonl").open("a") as file:
-        file.write(json.dumps(SUMS[3]) + "\n")  # said twice
-    Path("val.jsonl").write_text(json.dumps({"prompt": "5+1?", "response": "6 of course"}) + "\n")
-    output = rlrun("check", "sums.jsonl", "data.val_files=val.jsonl").stdout
-    assert "21 rows, 1 of them repeat an earlier one" in output
-    assert "1 held-out prompts of 1 rows are also trained on (val.jsonl:1 is sums.jsonl:6)" in output
-
-
 def test_check_reads_every_row_and_keeps_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "MAX_ROWS", 10)
     with Path("sums.jsonl").open("a") as file:
@@ -171,16 +144,6 @@ def test_a_terminal_escape_in_a_row_is_shown_and_not_obeyed() -> None:
     [
         ([{"x": 1}], ["--for", "answers", "data.on_bad_row=skip"], "has no usable rows"),
         ([SUMS[0]], ["data.train_batch_size=256"], "got 256, and the data has 1 rows"),
-        (  # a model without a template cannot write it
-            [{"messages": [{"role": r, "content": "a"} for r in ("system", "user", "assistant")]}] * 3,
-            ["model=tiny", "data.train_batch_size=2"],
-            "rows cannot be written with the model's chat template",
-        ),
-        (
-            [{"prompt": "a", "reward_model": {"ground_truth": "hello"}}] * 2,
-            ["reward=gsm8k", "data.train_batch_size=2"],
-            "2 of 2 rows cannot be scored",
-        ),
     ],
 )
 def test_check_refuses_what_training_would(rows: list[Any], words: list[str], printed: str) -> None:

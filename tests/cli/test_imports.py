@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from launch_model import Model
@@ -63,11 +61,3 @@ def test_a_models_folder_is_compared_elsewhere(tmp_path: Path, monkeypatch: pyte
     fails_if_asked = "import launcher.models.dry_load as d; d._in_a_process = None\n"
     (line,) = loaded_by([words], tmp_path, fails_if_asked)
     assert line == f"loaded 0 ['safetensors'] {words}"  # it checks headers
-
-
-def test_plan_costs_little(tmp_path: Path, commands: Any) -> None:
-    process = commands(tmp_path).begin("plan", *WORDS)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, (tmp_path / "said").read_text()
-    assert used.ru_utime + used.ru_stime <= 10  # about 1 on a quiet machine; loading torch alone would take more

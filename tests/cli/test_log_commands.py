@@ -1,5 +1,4 @@
-"""`rlrun metrics`, `samples` and `diagnose` of logs and runs, also of logs that can be read only in part, and
-`rlrun watch` of a log."""
+"""`rlrun metrics`, `samples` and `diagnose` of logs and runs, also of logs that can be read only in part."""
 
 from __future__ import annotations
 
@@ -7,10 +6,6 @@ import gzip
 import json
 import math
 import os
-import pty
-import select
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -256,31 +251,6 @@ def test_a_logs_state_has_our_names_and_the_bars_time():
     now = state.at(10_000.0, 5.0, counted=True)
     assert (now.step, now.steps, now.score, now.score_name) == (10, 40, 0.5, "critic/score/mean")
     assert now.started_at == 10_000.0 - 605.0 and now.metrics["train/loss"] == 0.1
-
-
-def test_watching_a_log_draws_it_and_what_is_appended(log):
-    primary, secondary = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "launcher", "watch", log], stdout=secondary, stdin=secondary, env=environment
-    )
-    try:
-        assert "20/" in _read_until(primary, "20/")
-        with Path(log).open("a") as file:
-            file.write(step_line(21) + "\rTraining Progress:  50%|█ | 21/42 [1:00<1:00, 2.0s/it]")
-        assert "21/42" in _read_until(primary, "21/42")
-    finally:
-        watching.terminate()
-        watching.wait()
-        os.close(primary)
-        os.close(secondary)
-
-
-def _read_until(terminal: int, wanted: str, patience_s: float = 120.0) -> str:
-    text = ""
-    while wanted not in text and select.select([terminal], [], [], patience_s)[0]:
-        text += os.read(terminal, 65536).decode(errors="replace")
-    return text
 
 
 @pytest.fixture

@@ -5,10 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -209,23 +206,3 @@ def test_a_terminal_that_is_closed_does_not_end_the_run(monkeypatch: pytest.Monk
         for _ in range(5):
             show.write(RUNNING, [], [])
         show.write(replace(RUNNING, status="stopped"), [Ended(how="stopped")], [])
-
-
-LIMITED = """
-import resource, sys
-from launcher.cli.live_view import watching
-from launcher.core.state import RunState
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-with watching() as show:
-    for number in range(50):
-        show.write(RunState(), [], [f"line {number} of thirty characters"])
-print("still here", file=sys.stderr)
-"""
-
-
-def test_a_file_that_takes_no_more_does_not_end_the_run(tmp_path: Path) -> None:
-    """`rlrun train > log` on a disk that fills up: console.log is tried apart from it."""
-    with (tmp_path / "log").open("wb") as log:
-        ran = subprocess.run([sys.executable, "-c", LIMITED], stdout=log, stderr=subprocess.PIPE, text=True)
-    assert (ran.returncode, ran.stderr) == (0, "still here\n")
-    assert (tmp_path / "log").read_text().startswith("line 0 of thirty characters\nline 1 ")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,13 @@ def run(tmp_path: Path) -> Iterator[Written]:
 
 
 class Watching:
-    """`rlrun watch r` on a terminal; what it draws is read as it comes."""
+    """`rlrun watch` on a terminal; what it draws is read as it comes."""
 
-    def __init__(self, rlrun: Any) -> None:
+    def __init__(self, rlrun: Any, name: str) -> None:
         self.terminal, inside = pty.openpty()
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
         streams = {"stdin": inside, "stdout": inside, "stderr": inside}
-        self.process: subprocess.Popen[str] = rlrun.begin("watch", "r", env=env, **streams)
+        self.process: subprocess.Popen[str] = rlrun.begin("watch", name, env=env, **streams)
         os.close(inside)
         self.drawn = ""
 
@@ -75,14 +76,16 @@ class Watching:
                 break
         return text in self.drawn
 
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+
 
 @pytest.fixture
 def watching(run: Written, tmp_path: Path, commands: Any) -> Iterator[Watching]:
-    made = Watching(commands(tmp_path))
-    yield made
-    made.process.kill()
-    made.process.wait()
-    os.close(made.terminal)
+    with closing(Watching(commands(tmp_path), "r")) as made:
+        yield made
 
 
 def test_it_draws_what_happens_until_the_run_ends(run: Written, watching: Watching, until: Callable[..., None]) -> None:
@@ -102,6 +105,15 @@ def test_ctrl_c_ends_the_watching_alone(run: Written, watching: Watching, until:
     watching.process.send_signal(signal.SIGINT)
     assert watching.process.wait(600) == 0
     assert "Traceback" not in watching.drawn and not (run.folder.path / ".stop").exists()
+
+
+def test_a_log_is_drawn_with_what_is_appended(tmp_path: Path, commands: Any, until: Callable[..., None]) -> None:
+    (log := tmp_path / "verl.log").write_text("step:20 - critic/score/mean:0.5\n")
+    with closing(Watching(commands(tmp_path), "verl.log")) as watching:
+        until(lambda: watching.sees("20/"))
+        with log.open("a") as file:
+            file.write("step:21 - critic/score/mean:0.5\n\rTraining Progress:  50%|█ | 21/42 [1:00<1:00, 2.0s/it]")
+        until(lambda: watching.sees("21/42"))
 
 
 def test_where_there_is_no_terminal_lines_are_printed(run: Written, tmp_path: Path, commands: Any) -> None:

@@ -26,6 +26,7 @@ from launcher.core.events import (
 from launcher.core.metrics import HeldOut
 from launcher.core.numbers import compact, percent, span
 from launcher.core.state import RunState, after
+from launcher.core.verdict import RunVerdict
 from launcher.monitor.console import (
     LinePrinter,
     ProgressTimer,
@@ -177,6 +178,8 @@ LINES: list[tuple[Event, list[str]]] = [
     (WentOn(step=4, after_s=34.4), ["continues after 34 s"]),
     (Ended(how="finished"), ["finished"]),
     (Ended(how="stopped", why="SIGTERM"), ["stopped: SIGTERM"]),
+    (Ended(how="finished", why="step 9 is not saved; it fell", verdict=RunVerdict("harmed", "0.9, then 0.1: it fell")),
+     ["harmed: 0.9, then 0.1: it fell", "finished: step 9 is not saved"]),
 ]  # fmt: skip
 
 

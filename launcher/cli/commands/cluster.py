@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, progress_line, say, say_result, say_table
+from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, progress_line, say, say_checks, say_table
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
 from launcher.tools import cluster_status
@@ -89,8 +89,7 @@ def down() -> CommandAnswer:
 
 def _show(cluster: cluster_status.ClusterStatus) -> None:
     say(f"cluster at {cluster.address}")
-    for result in filter(None, (cluster.own, *cluster.trouble)):
-        say_result(result)
+    say_checks(filter(None, (cluster.own, *cluster.trouble)))
     rows = list[list[Cell]]()
     for node in sorted(cluster.nodes, key=lambda node: (not node.alive, node.address)):
         state = ("alive", "green") if node.alive else ("gone", "bold red")

@@ -1,4 +1,4 @@
-"""`rlrun data list | prepare | check | show`: datasets before a run trains on them."""
+"""`rlrun data prepare | check | show`: datasets before a run trains on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import CommandAnswer, CommandGroup, make_table, out, say, say_result, say_table
+from launcher.cli.output import CommandAnswer, CommandGroup, out, say, say_checks
 from launcher.cli.progress import show_data_progress
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
@@ -32,17 +32,6 @@ app = CommandGroup()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Choice of conf/data, file or glob, or hub id (owner/name).")]
 For = Annotated[Kind | None, typer.Option("--for", help="How the rows are used: answers, pairs, prompts or mixed.")]
-
-
-@app.command("list")
-def list_data() -> CommandAnswer:
-    """List the datasets that have a name, and their prepared folders."""
-    known_data = datasets.known()
-    rows = [
-        ((entry.name, "bold"), entry.repo, entry.holds, (", ".join(path.name for path in entry.prepared), "green"))
-        for entry in known_data
-    ]
-    return CommandAnswer(known_data, lambda: say_table(make_table(["data=", "repository", "holds", "prepared"], rows)))
 
 
 @app.command("prepare")
@@ -71,8 +60,7 @@ def _say_prepared(folder: Path, prepared_data: PreparedData, unread: Sequence[Ch
     rows = ", ".join(f"{count:,} {split} rows" for split, count in prepared_data.rows.items())
     refused = f", {prepared_data.refused:,} refused" if prepared_data.refused else ""
     took = f" in {seconds:.0f} s, {total / seconds:,.0f} rows/s" if total >= MANY else ""
-    for result in unread:
-        say_result(result)
+    say_checks(unread)
     say(f"✓ {rows}{refused}{took}", "green")
     say(f"  {folder}")
 
@@ -100,8 +88,7 @@ def check(
 def _say_report(report: DataReport) -> None:
     rows = ", ".join(f"{count:,} {split} rows" for split, count in report.rows.items() if count)
     out.print(Text(printable(f"{report.name}: {rows or 'no rows'} as {report.kind}, {report.refused:,} refused")))
-    for result in report.results:
-        say_result(result)
+    say_checks(report.results)
     say(*("✓ can be trained on", "bold green") if report.passed else ("✗ should be fixed first", "bold red"))
     if report.log:
         say(f"  {report.log}", "dim")
@@ -120,14 +107,9 @@ def show(
     dataset = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
         rows = list(islice(dataset.data.prepared(dataset.kind, watch).rows(split, dataset.kind), count))
-    return CommandAnswer([_node(row) for row in rows], lambda: _say_rows(rows, f"{dataset.name} has no {split} rows"))
-
-
-def _say_rows(rows: list[Row | RefusedRow], otherwise: str) -> None:
-    for row in rows:
-        _say_row(row)
     if not rows:
-        say(otherwise, "dim")
+        return CommandAnswer(rows, lambda: say(f"{dataset.name} has no {split} rows", "dim"))
+    return CommandAnswer([_node(row) for row in rows], lambda: list(map(_say_row, rows)))
 
 
 def _node(row: Row | RefusedRow) -> dict[str, Any]:

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import CommandAnswer, say
-from launcher.cli.plot import sparkline
 from launcher.core.events import Alert
 from launcher.health.profiles import read_profile
-from launcher.runs import store
-from launcher.views import findings, series
+from launcher.views import findings
 from launcher.views.findings import Findings
 from launcher.views.read import LogOrRun, find
-from launcher.views.trace import shortened
-
-if TYPE_CHECKING:
-    from launcher.health.run_judge import RunJudge
 
 COLOURS = {"info": "blue", "warn": "yellow", "critical": "bold red"}
 SIGNS = {"info": "i", "warn": "!", "critical": "✗"}
-SPARKS = 12
 
 
 def diagnose(
@@ -42,21 +35,14 @@ def diagnose(
     finding is critical.
     """
     rules = None if profile is None else read_profile(profile)
-    source = find(name, root)
-    is_run = source.log is None and rules is None
-    result = findings.find_problems(source, rules, _judge_of(name, root) if is_run else None)
+    source, own = find(name, root), None
+    if source.log is None and rules is None:
+        from launcher.launch.start import judge_of  # noqa: PLC0415  # late: a log needs no code that reads settings
+
+        own = judge_of(source.folder)
+    result = findings.find_problems(source, rules, own)
     critical = any(alert.level == "critical" for alert in result.alerts)
     return CommandAnswer(result.nodes, lambda: _say_findings(source, result), exit_code=int(critical))
-
-
-def _judge_of(name: str, root: Path) -> RunJudge | None:
-    """The judge of a run of ours; None where its settings are unknown.
-
-    Code that reads settings is loaded late, as a log of another program does not need it.
-    """
-    from launcher.launch.start import judge_of  # noqa: PLC0415
-
-    return judge_of(store.find(name, root))
 
 
 def _say_findings(source: LogOrRun, result: Findings) -> None:
@@ -64,16 +50,10 @@ def _say_findings(source: LogOrRun, result: Findings) -> None:
     say(f"{source.title}  ·  {source.kind}  ·  to step {result.last_step}  ·  {counts}", "dim")
     if result.verdict:
         say(result.verdict.line)
-    metrics = findings.series_of(result.alerts)
-    curves = series.curves(source.steps(), metrics) if metrics else {}
     for alert in result.alerts:
         say("")
         for line, style in _alert_lines(alert):
             say(line, style)
-        evidence = curves.get(alert.metric, [])
-        if len(evidence) > 1:
-            curve = sparkline(shortened([value for _, value in evidence], SPARKS))
-            say(f"  {curve}  steps {evidence[0][0]:g} to {evidence[-1][0]:g}", "cyan")
 
 
 def _alert_lines(alert: Alert) -> Iterator[tuple[str, str]]:

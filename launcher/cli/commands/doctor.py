@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.output import CommandAnswer, progress_line, say_result
-from launcher.core.check_result import CheckResult, any_failed
+from launcher.cli.output import CommandAnswer, progress_line, say_checks
+from launcher.core.check_result import any_failed
 from launcher.tools.doctor import examine
 
 
@@ -28,9 +28,6 @@ def doctor(
     with progress_line() as tell:
         results = list(examine.this_machine(root, tell))
     ok = not any_failed(results)
-    return CommandAnswer({"ok": ok, "results": [asdict(one) for one in results]}, lambda: _say(results), int(not ok))
-
-
-def _say(results: list[CheckResult]) -> None:
-    for result in results:
-        say_result(result)
+    return CommandAnswer(
+        {"ok": ok, "results": [asdict(one) for one in results]}, lambda: say_checks(results), int(not ok)
+    )

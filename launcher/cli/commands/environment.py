@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import CommandAnswer, CommandGroup, say_result
+from launcher.cli.output import CommandAnswer, CommandGroup, say_checks
 from launcher.config.arguments import parse
 from launcher.config.compose import chosen_also
 from launcher.config.resolve import resolve
-from launcher.core.check_result import CheckResult
+from launcher.core.check_result import any_failed
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.environment import try_environment
@@ -45,10 +45,5 @@ def check(
     if problems := [*context.data_problems, *context.reward_problems] or run.environment.missing_requirements():
         raise Problems(problems)
     results = list(try_environment(run.environment, context.train.rows[:rows], sessions))
-    failed = any(result.level == "FAIL" for result in results)
-    return CommandAnswer([asdict(result) for result in results], lambda: _say_results(results), exit_code=int(failed))
-
-
-def _say_results(results: list[CheckResult]) -> None:
-    for result in results:
-        say_result(result)
+    nodes = [asdict(result) for result in results]
+    return CommandAnswer(nodes, lambda: say_checks(results), exit_code=int(any_failed(results)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -61,24 +60,19 @@ def show(
 
 
 def _say_model(known: KnownModel, faults: list[str]) -> None:
-    say_table(make_table(["", ""], [((name, "dim"), value) for name, value in _model_rows(known)]))
+    source = known.manifest
+    facts: dict[str, Any] = {
+        "model": known.repo or known.folder,
+        "parameters": known.parameters and f"{known.parameters:,}",
+        **_dimensions(known.architecture),
+        "gated": "its licence has to be accepted on its page" if known.gated else None,
+        "came from": source and f"{source.source} {source.repo} at {source.commit}",
+        "folder": known.folder or "not here",
+        **{name: f"{count:,} bytes" for name, count in known.files()},
+    }
+    rows = [((name, "dim"), str(value)) for name, value in facts.items() if value is not None]
+    say_table(make_table(["", ""], rows))
     say_problems(faults)
-
-
-def _model_rows(known: KnownModel) -> Iterator[tuple[str, str]]:
-    yield "model", str(known.repo or known.folder)
-    if known.parameters:
-        yield "parameters", f"{known.parameters:,}"
-    for name, value in _dimensions(known.architecture).items():
-        yield name, str(value)
-    if known.gated:
-        yield "gated", "its licence has to be accepted on its page"
-    if known.manifest:
-        source = known.manifest
-        yield "came from", f"{source.source} {source.repo} at {source.commit}"
-    yield "folder", str(known.folder) if known.folder else "not here"
-    for name, count in known.files():
-        yield "", f"{name}  {count:,} bytes"
 
 
 @app.command("download")

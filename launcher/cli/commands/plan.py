@@ -67,9 +67,10 @@ def _print_page(page: Page, source: bool) -> None:
         say_table(_sources_table(page) if source else _choices_table(page))
         out.print()
     say_table(result_table(page.results))
-    if page.memory and _is_memory_tight(page.memory):
+    memory = page.memory
+    if memory and (memory["limit_bytes"] is None or memory["peak_bytes"] > memory["limit_bytes"] / 10):
         out.print()
-        say_table(_memory_table(page.memory))
+        say_table(_memory_table(memory))
     if page.processes:
         out.print(_processes_text(page.processes), soft_wrap=True)
 
@@ -160,11 +161,6 @@ def _memory_table(node: dict[str, Any]) -> Table:
 
 def _gib(count: int) -> str:
     return f"{count / 2**30:.2f}" if count else ""
-
-
-def _is_memory_tight(node: dict[str, Any] | None) -> bool:
-    """Whether memory is worth a table: its peak is above a tenth of the limit, or no limit is known."""
-    return node is not None and (node["limit_bytes"] is None or node["peak_bytes"] > node["limit_bytes"] / 10)
 
 
 def _processes_text(processes: Sequence[Process]) -> Text:

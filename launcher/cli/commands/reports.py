@@ -11,7 +11,6 @@ from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import Cell, CommandAnswer, make_table, say, say_table
 from launcher.core.problems import Problem, Problems
 from launcher.reports.comparison import Comparison, compare_runs, write_comparison
-from launcher.reports.goal import parse_goal
 from launcher.reports.report import Report, check_output, make_report, write_report
 from launcher.views.read import find
 from launcher.views.record import record_of
@@ -25,22 +24,20 @@ Out = Annotated[
 def report(
     name: LogOrRunName,
     goal: Annotated[
-        str | None,
-        typer.Option("--goal", metavar="GOAL", help="0.55 of the held-out score, METRIC>=VALUE or METRIC<=VALUE."),
+        float | None, typer.Option("--goal", help="What the last held-out score should reach, such as 0.55.")
     ] = None,
     out: Out = None,
     _page: Annotated[bool, typer.Option("--page", hidden=True)] = False,  # typed for what is written anyway
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """It is read from the run's folder, or the log, alone, and may be made while the run goes on."""
-    parsed_goal = parse_goal(goal) if goal is not None else None
     source = find(name, root)
     beside_log = source.folder.path.with_name(f"{source.folder.path.name}.report.html")
     page = out or (beside_log if source.log else source.folder.path / "report.html")
     if name == "-" and not out:
         raise Problems(Problem("--out", "standard input has no folder for a page", "use --out FILE.html"))
     check_output(page)
-    content = make_report(record_of(source), parsed_goal)
+    content = make_report(record_of(source), goal)
     write_report(content, page)
     return CommandAnswer(content.node, lambda: _say_report(content, page))
 

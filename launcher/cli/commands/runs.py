@@ -26,10 +26,6 @@ from launcher.views.read import find
 from launcher.views.record import record_of
 
 SWEEP = "sweep.json"  # the file in a sweep's folder
-COLUMNS = (
-    "run", "status", "step", "outcome", "held out", "training", "took", "started", "algorithm", "best", "at first",
-)  # fmt: skip
-"""Columns of the list of runs, most important first: a narrow terminal shows as many as fit."""
 LEAST, GAP = 60, 2  # characters: least width the table is made for, and space between its columns
 
 
@@ -56,17 +52,17 @@ def _say_runs(matching: list[store.Run], root: Path) -> None:
 
 
 def fitting_columns(rows: list[dict[str, str]], width: int) -> list[str]:
-    """The columns that fit into `width`, in the table's order. Long run names are cut in the middle, in `rows`."""
+    """The columns that fit into `width`, most important first. Long run names are cut in the middle, in `rows`."""
     limit, fitting, room = max(width * 2 // 5, 20), list[str](), width + GAP
     for row in rows:
         name = row["run"]
         row["run"] = name if len(name) <= limit else f"{name[: limit // 2]}…{name[-((limit - 1) // 2) :]}"
-    for column in COLUMNS:
+    for column in rows[0]:
         needed = max(cell_len(text) for text in (column, *(row[column] for row in rows))) + GAP
         if needed <= room and any(row[column] for row in rows):
             fitting.append(column)
             room -= needed
-    return [column for column in rows[0] if column in fitting]
+    return fitting
 
 
 def show(name: LogOrRunName, root: Root = Path("runs")) -> CommandAnswer:

@@ -35,7 +35,6 @@ Parallel = Annotated[
     int | None,
     typer.Option("--parallel", metavar="N", min=0, help="Points of a sweep at a time; 0: as many as there is room."),
 ]
-ROWS = 20  # most points in the table that is redrawn on a terminal
 
 
 def choose(by: RunRequest, resume: str | None, root: Path, multirun: bool, parallel: int | None) -> points.Sweep | None:
@@ -133,15 +132,18 @@ def _show_views(sweep: points.Sweep) -> Iterator[points.OnViews]:
         yield lambda views, lines: printer.write(RunState(), [], [f"[{name}] {line}" for name, line in lines])
         return
     with closing(Drawing(console, transient=True)) as drawing:
-        yield lambda views, lines: drawing.draw(lambda: table(views, ROWS))
+        yield lambda views, lines: drawing.draw(lambda: table(sorted(views, key=_draws_later)))
 
 
-def table(views: Sequence[points.View], most: int | None = None) -> Table:
-    """A row for each point. Of more than `most`, running and failed ones are shown first, and all are counted."""
-    order = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
-    picked = sorted(order[:most])
+def _draws_later(view: points.View) -> bool:
+    """Whether the point stands below those that run or failed: a terminal shows as many rows as it has."""
+    return view.entry.status not in ("running", "failed")
+
+
+def table(views: Sequence[points.View]) -> Table:
+    """A row for each point."""
     rows = list[list[Cell]]()
-    for view in (views[place] for place in picked):
+    for view in views:
         entry, state = view.entry, view.state
         elapsed = time.time() - state.started_at if entry.status == "running" and state.started_at else state.elapsed_s
         status = ("doubtful", "yellow") if state.doubtful else (entry.status, COLOURS[entry.status])
@@ -149,8 +151,4 @@ def table(views: Sequence[points.View], most: int | None = None) -> Table:
         score = f"{label(state.last.name)} {state.last.shown}" if state.last else ""
         elapsed_text, folder = clock(elapsed) if state.started_at else "", os.path.relpath(view.folder.path)
         rows.append([(entry.name, "bold"), status, step, score, elapsed_text, (folder, "dim")])
-    if len(picked) < len(views):
-        states = [view.entry.status for view in views]
-        counts = ", ".join(f"{states.count(status)} {status}" for status in dict.fromkeys(states))
-        rows.append([(f"{len(views)} points", "dim"), (counts, "dim")])
     return make_table(["point", "status", "step", "held out", "time", "folder"], rows)
