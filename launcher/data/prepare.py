@@ -30,11 +30,12 @@ from launcher.data.rows import UnfitRow, store
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
-VERSION = 4
+VERSION = 5
 """Version of the prepared format: with a new one everything is prepared again."""
 MANIFEST = "manifest.json"
 _DRAFT = ".unfinished-"
 _CONVERT_SETTINGS = ("format", "instruction", "data_source", "prompt_key", "response_key")
+"""Settings that determine the prepared rows."""
 
 _Names = Mapping[Split, Sequence[str]]
 """The files of each split; patterns are expanded once, so that the files read are those that were hashed."""
@@ -52,8 +53,6 @@ class PreparedData:
     sources: Mapping[str, str]
     """sha256 of each file that was read, by its name."""
     settings: Mapping[str, Any]
-    origin: Mapping[str, str]
-    """For a hub dataset: the request, and the commit that was downloaded."""
     files: Mapping[str, int]
     """Bytes of each file in the folder."""
     digest: str
@@ -87,37 +86,16 @@ def every() -> Iterator[tuple[Path, PreparedData]]:
     yield from sorted(complete, key=lambda entry: entry[1].made_at, reverse=True)
 
 
-def read_from(files: Files, folder: Path) -> Files:
-    """The prepared rows as a dataset, with the settings of `files` and the rows of the folder."""
-    paths = {split: folder / f"{split}.parquet" for split in ("train", "val")}
-    split_files = {f"{split}_files": (str(path),) if path.is_file() else () for split, path in paths.items()}
-    return Files(**settings_of_files(files) | split_files | dict.fromkeys(_CONVERT_SETTINGS[1:]) | {"format": "auto"})
-
-
-def settings_of_files(files: Files) -> dict[str, Any]:
-    """The values of the settings that `Files` itself has, without those of a subclass."""
-    return {name: value for name, value in vars(files).items() if name in Files.__dataclass_fields__}
-
-
-def prepare(
-    files: Files,
-    kind: Kind,
-    name: str,
-    watch: OnDataProgress,
-    *,
-    into: Path | None = None,
-    hashes: Mapping[str, str] | None = None,
-    origin: Mapping[str, str] | None = None,
-) -> Path:
+def prepare(files: Files, kind: Kind, name: str, watch: OnDataProgress, *, into: Path | None = None) -> Path:
     """The folder with the prepared rows of `files`, which are prepared if the folder does not exist yet.
 
-    `into` is a folder to make instead of one in the store; `hashes` are known sha256 sums by file name.
-    Raises `Problems` for bad rows (unless `on_bad_row` is `skip`; all are logged in a file), `OSError` of the disk.
+    `into` is a folder to make instead of one in the store. Raises `Problems` for bad rows (unless `on_bad_row` is
+    `skip`; all are logged in a file), `OSError` of the disk.
     """
     if problems := files.problems():
         raise Problems(problems)
     names = {split: files.expanded(split) for split in SPLITS}
-    plan = _describe(files, names, kind, name, hashes or {}, origin or {})
+    plan = _describe(files, names, kind, name)
     final = into or store() / f"{name}-{plan.digest}"
     if (existing := prepared(final)) and existing.digest == plan.digest:
         if not existing.refused or files.on_bad_row == "skip":  # otherwise the rows are read again to list the bad ones
@@ -129,22 +107,16 @@ def prepare(
     return final
 
 
-def _describe(
-    files: Files, names: _Names, kind: Kind, name: str, hashes: Mapping[str, str], origin: Mapping[str, str]
-) -> PreparedData:
+def _describe(files: Files, names: _Names, kind: Kind, name: str) -> PreparedData:
     """The manifest, as far as it is known before any row was read."""
-    sources = {file: hashes.get(file) or sha256(Path(file)) for split_names in names.values() for file in split_names}
-    settings, contents = converted(files), [[sources[file] for file in split_names] for split_names in names.values()]
+    sources = {file: sha256(Path(file)) for split_names in names.values() for file in split_names}
+    settings = {setting: getattr(files, setting) for setting in _CONVERT_SETTINGS}
+    contents = [[sources[file] for file in split_names] for split_names in names.values()]
     inputs = json.dumps([VERSION, kind, dict(sorted(settings.items())), contents])
     return PreparedData(
-        name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, origin=dict(origin), files={},
+        name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, files={},
         digest=hashlib.sha256(inputs.encode()).hexdigest()[:12], made_at=time.time(), version=VERSION,
     )  # fmt: skip
-
-
-def converted(files: Files) -> dict[str, Any]:
-    """The values of the settings that determine the prepared rows."""
-    return {setting: getattr(files, setting) for setting in _CONVERT_SETTINGS}
 
 
 @contextmanager

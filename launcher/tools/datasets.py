@@ -73,7 +73,7 @@ def known() -> list[Known]:
     for name in _dataset_choices():
         node = parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes())
         repo = str(node.get("repo", ""))
-        folders = tuple(folder for folder, stored in prepared if repo and stored.origin.get("repo") == repo)
+        folders = tuple(folder for folder, stored in prepared if repo and stored.name == _name_of(repo))
         choices.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), folders))
     return choices
 
@@ -103,6 +103,11 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     run = resolve([*algorithm, *words], config_dir)
     name = _without_ending(Path(what).name) if data_words[0] == "data=files" else what
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model)
+
+
+def _name_of(repo: str) -> str:
+    """The name of a hub dataset's prepared folder."""
+    return repo.replace("/", "--")
 
 
 def _without_ending(file: str) -> str:
@@ -152,18 +157,17 @@ def _kind_of_rows(what: str, words: Sequence[str], config_dir: Path | None) -> K
 
 def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -> Path:
     """The folder with the dataset's prepared rows. Raises `Problems`."""
-    data = found.data
-    if isinstance(data, Hub):
-        return data.prepare(found.kind, watch, into)
+    data = found.data.fetched(watch)
     if isinstance(data, Files):
-        return prepare(data, found.kind, found.name, watch, into=into)
+        name = _name_of(found.data.repo) if isinstance(found.data, Hub) else found.name
+        return prepare(data, found.kind, name, watch, into=into)
     got = "is generated, so there is nothing to prepare"
     raise Problems(Problem(found.name, got, f"use data={found.name}", "not-supported"))
 
 
 def unread(found: Chosen, watch: OnDataProgress) -> list[CheckResult]:
     """Keys of the first rows that nothing reads, so that a prepared folder does not hold them."""
-    rows = islice(found.data.raw(watch).rows("train", found.kind), LOOKED_AT)
+    rows = islice(found.data.fetched(watch).rows("train", found.kind), LOOKED_AT)
     return list(UnreadKeys(row for row in rows if isinstance(row, Row)).results())
 
 

@@ -19,7 +19,7 @@ import pytest
 from launcher.core.problems import Problems
 from launcher.data import prepare as prepare_module
 from launcher.data.files import Files
-from launcher.data.prepare import VERSION, every, prepare, prepared, read_from, store
+from launcher.data.prepare import VERSION, every, prepare, prepared, store
 from launcher.spec.data import DataProgress, Message, Row, make_answer
 
 GSM8K = {"question": "1+1?", "answer": "1+1=2\n#### 2"}
@@ -40,8 +40,12 @@ def nothing(_: DataProgress) -> None:
     pass
 
 
+def prepared_rows(folder: Path) -> Files:
+    return Files(train_files=(str(folder / "train.parquet"),))
+
+
 def test_it_is_made_once_and_read_like_any_other_file(tmp_path: Path) -> None:
-    files = rows(tmp_path / "a.jsonl", max_prompt_length=99)
+    files = rows(tmp_path / "a.jsonl")
     folder = prepare(files, "prompts", "sums", nothing)
     made = prepared(folder)
     assert made
@@ -50,10 +54,8 @@ def test_it_is_made_once_and_read_like_any_other_file(tmp_path: Path) -> None:
     assert prepare(files, "prompts", "sums", nothing) == folder
     assert (folder / "train.parquet").stat().st_mtime_ns == before
     assert [path for path, _ in every()] == [folder]
-    read = read_from(files, folder)
-    assert [row.ground_truth for row in read.read("train", "prompts") if isinstance(row, Row)] == ["0", "1", "2"]
-    assert (read.max_prompt_length, read.format, read.val_files) == (99, "auto", ())
-    assert read.problems() == []
+    found = prepared_rows(folder).read("train", "prompts")
+    assert [row.ground_truth for row in found if isinstance(row, Row)] == ["0", "1", "2"]
 
 
 def test_whatever_goes_in_is_part_of_the_name_and_names_of_files_are_not(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path) -> None:
         made = prepare(files, kind, "chats", nothing)  # type: ignore[arg-type]
         before, after = (
             [replace(row, where="", extra_info={}) for row in each.read("train", kind) if isinstance(row, Row)]  # type: ignore[arg-type]
-            for each in (files, read_from(files, made))
+            for each in (files, prepared_rows(made))
         )
         turns = (Message("user", "1+1?"),)
         assert after == [replace(row, prompt=turns) if isinstance(row.prompt, str) else row for row in before]
@@ -238,7 +240,7 @@ def test_a_ground_truth_keeps_its_type(tmp_path: Path, truths: list[Any]) -> Non
     lines = [{"prompt": f"{place}?", "ground_truth": truth} for place, truth in enumerate(truths)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     files = Files(train_files=(str(file),))
-    again = read_from(files, prepare(files, "prompts", "truths", nothing))
+    again = prepared_rows(prepare(files, "prompts", "truths", nothing))
     found = [make_answer(row).node["ground_truth"] for row in again.read("train", "prompts") if isinstance(row, Row)]
     assert (found, [*map(type, found)]) == (truths, [*map(type, truths)])
 

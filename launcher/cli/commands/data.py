@@ -119,7 +119,7 @@ def show(
     """Print the first rows as a run reads them."""
     dataset = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
-        rows = list(islice(dataset.data.prepared(dataset.kind, watch).rows(split, dataset.kind), count))
+        rows = list(islice(dataset.data.fetched(watch).rows(split, dataset.kind), count))
     return CommandAnswer([_node(row) for row in rows], lambda: _say_rows(rows, f"{dataset.name} has no {split} rows"))
 
 

@@ -48,9 +48,9 @@ def _not_prepared(context: Context) -> CheckResult:
     data = context.run.data
     command = f"rlrun data prepare {data.repo}" if isinstance(data, Hub) else "rlrun data prepare"
     if huggingface.offline():
-        message = "is not prepared yet, and HF_HUB_OFFLINE forbids downloading it"
+        message = "is not here yet, and HF_HUB_OFFLINE forbids downloading it"
         return CheckResult(context.missing_level, "data", message, f"run {command} with a network")
-    return CheckResult("WARN", "data", "not checked: it is downloaded and prepared first", f"{command} does it now")
+    return CheckResult("WARN", "data", "not checked: it is downloaded first", f"{command} does it now")
 
 
 def _check_kind(context: Context) -> Iterator[CheckResult]:
