@@ -248,7 +248,7 @@ peers: $(VENV)/ready-dev $(PEERS)/ready  ## training against TRL: tokens a CPU s
 trajectory: $(VENV)/ready-dev $(PEERS)/ready  ## whole SFT and DPO trainings against TRL: losses, gradient norms, learning rates, weights
 	$(VENV)/bin/python benchmarks/trajectory.py --peer $(PEERS)/bin/python
 
-data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows and counting tokens against datasets: rows a CPU second, memory
+data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows against datasets: rows a CPU second, memory
 	$(VENV)/bin/python benchmarks/data_prepare.py $(PEERS)/bin/python
 
 $(VERL)/ready: Makefile
