@@ -36,6 +36,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
+from launcher.core.overrides import quoted
 from launcher.core.problems import short_repr, suggest
 from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, objects_of, refuse_unlearned
 from launcher.data.rows import UnfitRow, expect, json_value, truth_of, type_name
@@ -383,7 +384,14 @@ def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
     missing = [*settings] + ["response_key"] * (
         settings.keys() == {"prompt_key"} and not _first(values, ANSWERS["question"])
     )
-    if arguments := [f"data.{setting}={shlex.quote(keys[setting])}" for setting in missing if setting in keys]:
+    unnamed = [setting for setting in missing if setting not in keys]
+    used = {*READ_KEYS, *(keys[setting] for setting in missing if setting in keys)}
+    texts = [key for key, value in values.items() if isinstance(value, str) and value.strip() and key.isprintable()]
+    others = [key for key in texts if key not in used and meaning_of(key).kind != "plain"]
+    if "prompt_key" in missing and len(others) >= len(unnamed):  # the first texts of the row, whatever they are called
+        keys |= dict(zip(unnamed, others, strict=False))
+    named = [setting for setting in missing if setting in keys]
+    if arguments := [f"data.{setting}={_quote_key(keys[setting])}" for setting in named]:
         return f"use {' '.join(arguments)}"
     for key, value in values.items():
         kind, use = meaning_of(key)
@@ -395,6 +403,11 @@ def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
         if rows and value[0].keys().isdisjoint(("role", "from")):
             return f"{key} holds the rows: write one on each line, jq -c '.{key}[]' FILE > rows.jsonl"
     return ""
+
+
+def _quote_key(key: str) -> str:
+    """The key as a setting's value, as a shell takes it."""
+    return key if re.fullmatch(r"\w+", key) else shlex.quote(quoted(key))
 
 
 # ---- values
