@@ -11,7 +11,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -25,11 +24,11 @@ ENOUGH, BOUND, FLAT = 10.0, 600, 1.15
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
 
 
-def ran(command: list[str], env: dict[str, str]) -> tuple[dict[str, object], float, float]:
+def ran(command: list[str]) -> tuple[dict[str, object], float, float]:
     """What the command printed last, its CPU seconds, and its peak memory in MiB. It has to succeed."""
     reader, writer = os.pipe()
     pid = os.posix_spawn(
-        command[0], command, os.environ | QUIET | env,
+        command[0], command, os.environ | QUIET,
         file_actions=[(os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_CLOSE, reader)],
     )  # fmt: skip
     os.close(writer)
@@ -43,9 +42,9 @@ def ran(command: list[str], env: dict[str, str]) -> tuple[dict[str, object], flo
 
 def prepare(source: Path, folder: Path) -> tuple[Path, float, float, float]:
     """Ours: the file, CPU seconds of the work and of the whole process, and its peak memory in MiB."""
-    store = {"RLRUN_DATA": str(folder / f"store-{time.monotonic_ns()}")}
-    made, whole, peak = ran([sys.executable, str(HERE / "data_ours.py"), str(source)], store)
-    return Path(str(made["folder"])) / "train.parquet", float(str(made["cpu_s"])), whole, peak
+    out = folder / "ours"
+    made, whole, peak = ran([sys.executable, str(HERE / "data_ours.py"), str(source), str(out)])
+    return out / "train.parquet", float(str(made["cpu_s"])), whole, peak
 
 
 def same(ours: Path, theirs: Path) -> bool:
@@ -65,7 +64,7 @@ def compare_preparing(peer: str, folder: Path, table: Table) -> bool:
     for number in range(REPEATS):
         made, cpu, whole, peak = prepare(small, folder)
         out = folder / "peer.parquet"
-        other, their_whole, their_peak = ran([peer, str(HERE / "datasets_peer.py"), str(small), str(out)], {})
+        other, their_whole, their_peak = ran([peer, str(HERE / "datasets_peer.py"), str(small), str(out)])
         if number == 0 and not same(made, out):
             sys.exit("the two did not write equal rows")
         ours.append(ROWS / cpu)
@@ -73,7 +72,6 @@ def compare_preparing(peer: str, folder: Path, table: Table) -> bool:
         ratios.append(ours[-1] / theirs[-1])
         wholes.append(their_whole / whole)
         peaks.append(peak)
-        shutil.rmtree(made.parents[1])
         shutil.rmtree(f"{out}.cache")
     ratio = statistics.median(ratios)
     table.add_row(

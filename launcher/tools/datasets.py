@@ -18,9 +18,8 @@ from launcher.core.files import conf_dir
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand
-from launcher.data.hub import Hub
 from launcher.data.keys import UnreadKeys
-from launcher.data.prepare import every, prepare
+from launcher.data.prepare import PreparedData, prepare
 from launcher.data.reader import FORMS, read_rows
 from launcher.data.rows import RawRow
 from launcher.hubs.repo import is_id
@@ -39,13 +38,12 @@ _ALGORITHMS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Known:
-    """A choice of conf/data and its prepared folders."""
+    """A choice of conf/data."""
 
     name: str
     repo: str
     holds: str
     format: str
-    prepared: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -68,14 +66,10 @@ class Chosen:
 
 def known() -> list[Known]:
     """Every choice of conf/data, in the order of their names."""
-    prepared = list(every())
-    choices = []
-    for name in _dataset_choices():
-        node = parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes())
-        repo = str(node.get("repo", ""))
-        folders = tuple(folder for folder, stored in prepared if repo and stored.name == _name_of(repo))
-        choices.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), folders))
-    return choices
+    names = _dataset_choices()
+    nodes = [parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes()) for name in names]
+    return [Known(name, *(str(node.get(key, "")) for key in ("repo", "holds", "format")))
+            for name, node in zip(names, nodes, strict=True)]  # fmt: skip
 
 
 def _dataset_choices(config_dir: Path | None = None) -> list[str]:
@@ -103,11 +97,6 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     run = resolve([*algorithm, *words], config_dir)
     name = _without_ending(Path(what).name) if data_words[0] == "data=files" else what
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model)
-
-
-def _name_of(repo: str) -> str:
-    """The name of a hub dataset's prepared folder."""
-    return repo.replace("/", "--")
 
 
 def _without_ending(file: str) -> str:
@@ -155,12 +144,11 @@ def _kind_of_rows(what: str, words: Sequence[str], config_dir: Path | None) -> K
     raise Problems(Problem("--for", f"what the rows of {what} are is unknown", "use answers, pairs, prompts or mixed"))
 
 
-def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -> Path:
-    """The folder with the dataset's prepared rows. Raises `Problems`."""
+def made_ready(found: Chosen, watch: OnDataProgress, into: Path) -> PreparedData:
+    """Write the dataset's prepared rows into a folder. Raises `Problems`."""
     data = found.data.fetched(watch)
     if isinstance(data, Files):
-        name = _name_of(found.data.repo) if isinstance(found.data, Hub) else found.name
-        return prepare(data, found.kind, name, watch, into=into)
+        return prepare(data, found.kind, into, watch)
     got = "is generated, so there is nothing to prepare"
     raise Problems(Problem(found.name, got, f"use data={found.name}", "not-supported"))
 

@@ -75,7 +75,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         source = tmp_path / "rows.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         files = Files(train_files=(str(source),), format=format)
-        made = prepare(files, kind, "rows", lambda _: None)
+        prepare(files, kind, made := tmp_path / "prepared", lambda _: None)
         read = Files(train_files=(str(made / "train.parquet"),))
         return read.train_files[0], [row for row in read.read("train", kind) if isinstance(row, Row)], read
 

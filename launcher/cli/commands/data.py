@@ -17,9 +17,8 @@ from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.output import CommandAnswer, CommandGroup, make_table, out, say, say_result, say_table
 from launcher.cli.progress import show_data_progress
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
-from launcher.data.prepare import PreparedData, prepared
+from launcher.data.prepare import PreparedData
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row, Split, prompt_node
 from launcher.tools import data_check as checking
@@ -36,13 +35,10 @@ For = Annotated[Kind | None, typer.Option("--for", help="How the rows are used: 
 
 @app.command("list")
 def list_data() -> CommandAnswer:
-    """List the datasets that have a name, and their prepared folders."""
+    """List the datasets that have a name."""
     known_data = datasets.known()
-    rows = [
-        ((entry.name, "bold"), entry.repo, entry.holds, (", ".join(path.name for path in entry.prepared), "green"))
-        for entry in known_data
-    ]
-    return CommandAnswer(known_data, lambda: say_table(make_table(["data=", "repository", "holds", "prepared"], rows)))
+    rows = [((entry.name, "bold"), entry.repo, entry.holds) for entry in known_data]
+    return CommandAnswer(known_data, lambda: say_table(make_table(["data=", "repository", "holds"], rows)))
 
 
 @app.command("prepare")
@@ -50,18 +46,16 @@ def prepare(
     name: Name,
     overrides: Overrides = None,
     kind: For = None,
-    into: Annotated[Path | None, typer.Option("--out", help="New folder; default: one in the data store.")] = None,
+    into: Annotated[Path | None, typer.Option("--out", help="Folder; default: ./NAME.")] = None,
     config_dir: ConfigDir = None,
 ) -> CommandAnswer:
-    """Write rows as parquet with verl's columns; cached by content and settings. Bad rows are named."""
+    """Write rows as parquet with verl's columns. Bad rows are named."""
     begun = time.monotonic()
     dataset = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
-        folder = datasets.made_ready(dataset, watch, into)
+        folder = into or Path(dataset.name)
+        prepared_data = datasets.made_ready(dataset, watch, folder)
         unread = datasets.unread(dataset, watch)
-    prepared_data = prepared(folder)
-    if prepared_data is None:
-        raise Problems(Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed"))
     view = {"folder": folder, **asdict(prepared_data), "unread": [asdict(result) for result in unread]}
     return CommandAnswer(view, lambda: _say_prepared(folder, prepared_data, unread, time.monotonic() - begun))
 
