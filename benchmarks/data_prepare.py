@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from data_rows import write
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +23,36 @@ HERE = Path(__file__).parent
 ROWS, MOST, REPEATS = 1_000_000, 4_000_000, 3
 ENOUGH, BOUND, FLAT = 10.0, 600, 1.15
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+
+NAMES = ("Natalia", "James", "Weng", "Ken", "Betty", "Julie", "Mark", "Albert", "Joy", "Randy", "Tina", "Carlos")
+THINGS = ("clips", "books", "apples", "stickers", "pages", "cups", "boxes", "shirts", "tickets", "flowers")
+
+
+def rows(count: int, seed: int = 0) -> Iterator[dict[str, str]]:
+    """Problems that differ in names, numbers and length; each solution ends in `#### number`."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        one, other, thing = draw.choice(NAMES), draw.choice(NAMES), draw.choice(THINGS)
+        a, b, c = draw.randint(2, 999), draw.randint(2, 99), draw.randint(2, 30)
+        question = (
+            f"{one} sold {a} {thing} in April, and then sold {b} more than that in May. Every one of the {thing} costs"
+            f' {c} dollars, and "half" of the money goes to {other}.'
+        )
+        question += " It rained on most of the days, but nobody minded that." * draw.randint(0, 2)
+        question += f" How many dollars did {one} and {other} get altogether in April and May?"
+        may, sold = a + b, 2 * a + b
+        solution = (
+            f"In May {a}+{b}=<<{a}+{b}={may}>>{may} {thing} were sold.\n"
+            f"Altogether that makes {a}+{may}=<<{a}+{may}={sold}>>{sold}.\n"
+            f"They got {c}*{sold}=<<{c}*{sold}={c * sold}>>${c * sold:,}.\n#### {c * sold:,}"
+        )
+        yield {"question": question, "answer": solution}
+
+
+def write(count: int, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows(count):
+            file.write(json.dumps(row) + "\n")
 
 
 def ran(command: list[str]) -> tuple[dict[str, object], float, float]:
