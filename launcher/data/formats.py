@@ -112,9 +112,8 @@ def to_row(
 
 def _demonstration(where: str, values: ReadKeys, prompt_key: str | None, response_key: str | None) -> Row:
     name = prompt_key or _first(values, PROMPTS) or "prompt"
-    answer_key = response_key
-    if name not in _CONVERSATIONS:
-        answer_key = answer_key or _first(values, ANSWERS.get(name, ("response", "answer")))
+    usual = () if name in _CONVERSATIONS else ANSWERS.get(name, ("response", "answer"))
+    answer_key = response_key or _first(values, usual)
     conversation = answer_key is None and (prompt_key is not None or name in _CONVERSATIONS)
     if conversation and isinstance(required(values, name, prompt_key=prompt_key), list):
         return _row(where, values, _learned_turns(name, values[name]), None, None)
@@ -264,10 +263,9 @@ def _after_history(values: ReadKeys, text: str) -> Text:
 
 def _reasoning(values: ReadKeys, response: str) -> dict[str, str]:
     """The reasoning before a text answer, where a column has it and the answer does not include it."""
-    for key, thought in values.items():
+    for key, value in values.items():
         if key not in values.read and meaning_of(key).kind == "reasoning":
-            if isinstance(thought, list) and len(thought) == 1:
-                thought = thought[0]
+            thought = value[0] if isinstance(value, list) and len(value) == 1 else value
             if not isinstance(thought, str) or is_off(thought, "learned") is not None or _THOUGHT_END in response:
                 continue
             values.read.add(key)
@@ -380,19 +378,19 @@ def required(values: Values, name: str, **settings: str | None) -> Any:
 
 def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
     """Advice for a row that lacks a key which `settings` could name, from the keys that it has; may be empty."""
-    keys = {f"{meaning_of(key).kind}_key": key for key in reversed([*values]) if isinstance(values[key], (str, list))}
-    missing = [*settings] + ["response_key"] * (
-        settings.keys() == {"prompt_key"} and not _first(values, ANSWERS["question"])
-    )
-    unnamed = [setting for setting in missing if setting not in keys]
-    used = {*READ_KEYS, *(keys[setting] for setting in missing if setting in keys)}
+    kinds = {f"{meaning_of(key).kind}_key": key for key in reversed([*values]) if isinstance(values[key], (str, list))}
+    missing = [*settings]
+    if missing == ["prompt_key"] and not _first(values, ANSWERS["question"]):
+        missing.append("response_key")
+    keys = {setting: kinds[setting] for setting in missing if setting in kinds}
     texts = [key for key, value in values.items() if isinstance(value, str) and value.strip() and key.isprintable()]
-    others = [key for key in texts if key not in used and meaning_of(key).kind != "plain"]
+    others = [key for key in texts if key not in {*READ_KEYS, *keys.values()} and meaning_of(key).kind != "plain"]
+    unnamed = [setting for setting in missing if setting not in keys]
     if "prompt_key" in missing and len(others) >= len(unnamed):  # the first texts of the row, whatever they are called
         keys |= dict(zip(unnamed, others, strict=False))
-    named = [setting for setting in missing if setting in keys]
-    if arguments := [f"data.{setting}={_quote_key(keys[setting])}" for setting in named]:
-        return f"use {' '.join(arguments)}"
+    if keys:
+        shown = {setting: key if key.isidentifier() else shlex.quote(quoted(key)) for setting, key in keys.items()}
+        return "use " + " ".join(f"data.{setting}={shown[setting]}" for setting in sorted(shown))
     for key, value in values.items():
         kind, use = meaning_of(key)
         if key in READ_KEYS:
@@ -403,11 +401,6 @@ def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
         if rows and value[0].keys().isdisjoint(("role", "from")):
             return f"{key} holds the rows: write one on each line, jq -c '.{key}[]' FILE > rows.jsonl"
     return ""
-
-
-def _quote_key(key: str) -> str:
-    """The key as a setting's value, as a shell takes it."""
-    return key if re.fullmatch(r"\w+", key) else shlex.quote(quoted(key))
 
 
 # ---- values
