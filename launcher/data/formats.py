@@ -38,7 +38,7 @@ from typing import Any
 
 from launcher.core.overrides import quoted
 from launcher.core.problems import short_repr, suggest
-from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, objects_of, refuse_unlearned
+from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, objects_of, propose_keys, refuse_unlearned
 from launcher.data.rows import UnfitRow, expect, json_value, truth_of, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
@@ -378,19 +378,11 @@ def required(values: Values, name: str, **settings: str | None) -> Any:
 
 def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
     """Advice for a row that lacks a key which `settings` could name, from the keys that it has; may be empty."""
-    kinds = {f"{meaning_of(key).kind}_key": key for key in reversed([*values]) if isinstance(values[key], (str, list))}
     missing = [*settings]
     if missing == ["prompt_key"] and not _first(values, ANSWERS["question"]):
         missing.append("response_key")
-    keys = {setting: kinds[setting] for setting in missing if setting in kinds}
-    texts = [key for key, value in values.items() if isinstance(value, str) and value.strip() and key.isprintable()]
-    others = [key for key in texts if key not in {*READ_KEYS, *keys.values()} and meaning_of(key).kind != "plain"]
-    unnamed = [setting for setting in missing if setting not in keys]
-    if "prompt_key" in missing and len(others) >= len(unnamed):  # the first texts of the row, whatever they are called
-        keys |= dict(zip(unnamed, others, strict=False))
-    if keys:
-        shown = {setting: key if key.isidentifier() else shlex.quote(quoted(key)) for setting, key in keys.items()}
-        return "use " + " ".join(f"data.{setting}={shown[setting]}" for setting in sorted(shown))
+    if keys := propose_keys(values, missing, READ_KEYS):
+        return "use " + " ".join(f"data.{setting}={_quote(keys[setting])}" for setting in sorted(keys))
     for key, value in values.items():
         kind, use = meaning_of(key)
         if key in READ_KEYS:
@@ -401,6 +393,11 @@ def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
         if rows and value[0].keys().isdisjoint(("role", "from")):
             return f"{key} holds the rows: write one on each line, jq -c '.{key}[]' FILE > rows.jsonl"
     return ""
+
+
+def _quote(key: str) -> str:
+    """The key as a setting's value, as a shell takes it."""
+    return key if key.isidentifier() else shlex.quote(quoted(key))
 
 
 # ---- values
