@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers ends weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -222,8 +222,8 @@ $(PEERS)/ready: Makefile
 		pylatexenc==2.11 pybind11==3.1.0
 	@touch $@
 
-downloads: $(VENV)/ready-dev  ## kill 30 downloads at random bytes: no wrong file, and complete files are kept; figures by hub
-	$(VENV)/bin/python benchmarks/downloads.py 30 $(SEED)
+downloads: $(VENV)/ready-dev  ## kill 30 downloads at random bytes: no wrong file, and complete files are kept
+	KILLED_DOWNLOADS=30 SEED=$(SEED) $(VENV)/bin/python -m pytest tests/hubs/test_kills.py
 
 secrets: $(VENV)/ready-dev  ## plant 30 secrets, run real commands, and look for each in all output and files
 	$(VENV)/bin/python benchmarks/canaries.py
@@ -245,7 +245,7 @@ peers: $(VENV)/ready-dev $(PEERS)/ready  ## training against TRL: tokens a CPU s
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes tiny --threads 1 --repeats $(RUNS)
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes small --threads 2 --repeats $(RUNS)
 
-data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows and counting tokens against datasets: rows a CPU second, memory
+data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows against datasets: rows a CPU second, memory
 	$(VENV)/bin/python benchmarks/data_prepare.py $(PEERS)/bin/python
 
 $(VERL)/ready: Makefile
@@ -289,10 +289,6 @@ vllm-chaos: $(VLLM)/ready  ## kill a run of agents beside vLLM KILLS times; each
 
 vllm-workers: $(VLLM)/ready  ## how much faster two vLLM workers sample 64 episodes than one
 	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(VLLM)/bin/python -W ignore benchmarks/episodes.py vllm
-
-ends: $(VLLM)/ready $(PEERS)/axolotl  ## SFT with every chat template of TRL and axolotl: our sampler, transformers and vLLM end answers alike
-	PYTHONPATH=$(CURDIR) $(VLLM)/bin/python -W ignore benchmarks/ends_of_answers.py $(PEERS)/lib/python3*/site-packages/trl/chat_templates \
-		$(PEERS)/axolotl/*.whl
 
 weight-sync: $(VLLM)/ready  ## time of a weight update of vLLM, compared with a plain copy
 	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py

@@ -1,7 +1,6 @@
-"""The same work by the `datasets` library, in its own environment: `datasets_peer.py map|filter SOURCE OUT [MODEL]`.
+"""The same work by the `datasets` library, in its own environment: `datasets_peer.py SOURCE OUT`.
 
-`map` is what a preparation script does: one function for each row, with its index, then parquet. `filter` keeps the
-prompts that the chat template makes at most 512 tokens of.
+It is what a preparation script does: one function for each row, with its index, then parquet.
 """
 
 from __future__ import annotations
@@ -26,26 +25,13 @@ def prepared(row: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    work, source, out = sys.argv[1:4]
-    import datasets  # type: ignore[import-not-found]  # noqa: PLC0415  late: counting is measured without it
+    source, out = sys.argv[1:]
+    import datasets  # type: ignore[import-not-found]  # noqa: PLC0415  the work is measured without its import
 
-    tokenizer = None
-    if work == "filter":
-        from transformers import AutoTokenizer  # noqa: PLC0415  late, as above
-
-        tokenizer = AutoTokenizer.from_pretrained(sys.argv[4])
     begun = time.process_time()
-    if work == "map":
-        rows = datasets.load_dataset("json", data_files=source, split="train", cache_dir=f"{out}.cache")
-        rows = rows.map(prepared, with_indices=True, remove_columns=["question", "answer"])
-        rows.to_parquet(out)
-    else:
-        rows = datasets.load_dataset("parquet", data_files=source, split="train", cache_dir=f"{out}.cache")
-        begun = time.process_time()
-        assert tokenizer
-        template = tokenizer.apply_chat_template
-        asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
-        rows = rows.filter(lambda row: len(template(row["prompt"], **asked)) <= 512)
+    rows = datasets.load_dataset("json", data_files=source, split="train", cache_dir=f"{out}.cache")
+    rows = rows.map(prepared, with_indices=True, remove_columns=["question", "answer"])
+    rows.to_parquet(out)
     print(json.dumps({"rows": len(rows), "cpu_s": time.process_time() - begun}))
 
 

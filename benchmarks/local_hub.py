@@ -85,10 +85,6 @@ class LocalHub:
     def total(self) -> int:
         return sum(list(self.sent.values()))
 
-    def of_bytes(self, path: str) -> list[ReceivedRequest]:
-        """Requests for the bytes of a file, at whichever server."""
-        return [asked for asked in self.asked if asked.method == "GET" and path in unquote(asked.path)]
-
 
 @contextmanager
 def serving() -> Iterator[LocalHub]:

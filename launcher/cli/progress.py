@@ -42,9 +42,8 @@ def show_download() -> Iterator[Callable[[Progress], None]]:
         def watch(progress: Progress) -> None:
             for note in progress.notes:
                 tell(note, "yellow")
-            files = [file for file in progress.files if file.size]
-            done = sum(file.done for file in files)
-            show("download", progress.done_bytes, progress.total_bytes, f"{done} of {len(files)} files")
+            files = f"{progress.done_files} of {progress.total_files} files"
+            show("download", progress.done_bytes, progress.total_bytes, files)
 
         yield watch
 

@@ -53,15 +53,13 @@ def _table_of_lines(block: Block) -> pa.Table | None:
     """The lines as arrow parses them; None unless each of them is an object."""
     # If all lines begin with { and end with }, as many rows as lines mean one row per line: no line break inside an
     # object stands between } and {. Arrow itself crashes where the first row is `null`.
-    codes = np.frombuffer(block.data, np.uint8)
-    ends = np.flatnonzero(codes == ord("\n"))
-    if not len(ends) or ends[-1] < len(codes) - 1:  # the file's last line without a newline
-        ends = np.append(ends, len(codes))
-    starts = np.append(0, ends[:-1] + 1)
-    last_bytes = ends - 1 - int(codes[ends[0] - 1] == ord("\r"))
-    if not ((codes[starts] == ord("{")).all() and (codes[last_bytes] == ord("}")).all()):
+    lines = block.data.rstrip(b"\r\n")
+    breaks = lines.count(b"\n")
+    if not (lines.startswith(b"{") and lines.endswith(b"}")):
         return None
-    first = parse_line(block.name, block.first, block.data[: ends[0]])
+    if lines.count(b"}\n{") + lines.count(b"}\r\n{") != breaks:
+        return None
+    first = parse_line(block.name, block.first, lines.split(b"\n", 1)[0])
     if not isinstance(first, RawRow):
         return None
     # Without explicit types arrow parses texts that look like timestamps.
@@ -71,7 +69,7 @@ def _table_of_lines(block: Block) -> pa.Table | None:
         table = pj.read_json(pa.py_buffer(block.data), options, pj.ParseOptions(explicit_schema=texts))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return table if len(table) == len(ends) else None
+    return table if len(table) == breaks + 1 else None
 
 
 def convert_columns(table: pa.Table | None, files: Files, kind: Kind, name: str) -> pa.Table | None:

@@ -122,8 +122,8 @@ def mailbox_of(source: str) -> Path:
 
 def _files(source: str) -> list[str]:
     if is_id(source) and not Path(source).exists():
-        fetched = Hub(repo=source).raw(lambda progress: None)
-        return [*getattr(fetched, "train_files", ())]
+        fetched = Hub(repo=source).fetched(lambda progress: None)
+        return [*fetched.train_files]
     return expand(source)
 
 

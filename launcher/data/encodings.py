@@ -29,12 +29,9 @@ def other_content(name: str) -> tuple[str, str] | None:
     for start, what, fix in _SIGNATURES:
         if head.startswith(start) or head.lower().startswith(start):
             return what, fix
-    encoding = next((name for mark, name in _BOMS.items() if head.startswith(mark)), "")
-    return (encoding, to_utf8(name, encoding)) if encoding else None
-
-
-def to_utf8(name: str, encoding: str) -> str:
-    """The command that converts the file."""
+    if not (encoding := next((name for mark, name in _BOMS.items() if head.startswith(mark)), "")):
+        return None
     stem, dot, ending = name.rpartition(".")
     target = f"{stem}.utf8{dot}{ending}" if dot else f"{name}.utf8"
-    return f"convert it to UTF-8: iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > {shlex.quote(target)}"
+    command = f"iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > {shlex.quote(target)}"
+    return encoding, f"convert it to UTF-8: {command}"

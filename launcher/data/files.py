@@ -29,12 +29,6 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import ENDINGS, NO_SOURCE, SPLITS, Dataset, RefusedRow, Row, Split
 
 OF_AUTO = ReadOnlyWith("format", "auto", fix="data.format=auto")
-_PROMPT_NAMES = re.compile(r"prompt|question|query|instruction|input|problem|ask|user|request|source", re.IGNORECASE)
-_ANSWER_NAMES = re.compile(
-    r"response|answer|completion|output|reply|solution|assistant|target|label|correct|gold", re.IGNORECASE
-)
-_ID_NAMES = re.compile(r"^(?:id|uid|uuid|idx|index|nr|no|number)$|_id$", re.IGNORECASE)
-"""Common names of fields that hold prompts, answers and row ids."""
 
 
 @settings
@@ -123,19 +117,6 @@ class Files(Dataset):
         """The names of the split's files."""
         return [name for pattern in self.patterns(split) for name in expand(pattern)]
 
-    def prompt_and_answer_keys(self, split: Split) -> tuple[str, ...]:
-        """Proposals for `prompt_key` and `response_key` from the first row; empty where it has fewer than two texts."""
-        if self.format != "auto" or self.prompt_key or self.response_key:
-            return ()
-        rows = (row for name in self.expanded(split) for row in read_rows(name))
-        first = next((row for row in rows if isinstance(row, RawRow)), None)
-        keys = _text_keys(first.values) if first else []
-        if len(keys) < 2:
-            return ()
-        prompt = next(filter(_PROMPT_NAMES.search, keys), keys[0])
-        others = [key for key in keys if key != prompt]
-        return prompt, next(filter(_ANSWER_NAMES.search, others), others[0])
-
     def row(self, found: RawRow, kind: Kind) -> Row | RefusedRow:
         """Interpret a row of a file in the dataset's format."""
         try:
@@ -155,12 +136,6 @@ class Files(Dataset):
             return row
         unread = (key for key in row.unread if key.startswith(OF_TURNS) or (key in keys and key not in keys.read))
         return replace(row, unread=(*unread, *(key for key in keys.unread() if key not in row_values)))
-
-
-def _text_keys(values: dict[str, Any]) -> list[str]:
-    """The keys of non-empty texts, but for row ids and keys that are awkward to type in a shell."""
-    texts = [key for key, value in values.items() if isinstance(value, str) and value.strip()]
-    return [key for key in texts if key.isprintable() and not {*key} & {*"\"'\\$"} and not _ID_NAMES.search(key)]
 
 
 _PART_AND_ENDINGS = re.compile(

@@ -36,8 +36,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
+from launcher.core.overrides import quoted
 from launcher.core.problems import short_repr, suggest
-from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, objects_of, refuse_unlearned
+from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, objects_of, propose_keys, refuse_unlearned
 from launcher.data.rows import UnfitRow, expect, json_value, truth_of, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
@@ -111,9 +112,8 @@ def to_row(
 
 def _demonstration(where: str, values: ReadKeys, prompt_key: str | None, response_key: str | None) -> Row:
     name = prompt_key or _first(values, PROMPTS) or "prompt"
-    answer_key = response_key
-    if name not in _CONVERSATIONS:
-        answer_key = answer_key or _first(values, ANSWERS.get(name, ("response", "answer")))
+    usual = () if name in _CONVERSATIONS else ANSWERS.get(name, ("response", "answer"))
+    answer_key = response_key or _first(values, usual)
     conversation = answer_key is None and (prompt_key is not None or name in _CONVERSATIONS)
     if conversation and isinstance(required(values, name, prompt_key=prompt_key), list):
         return _row(where, values, _learned_turns(name, values[name]), None, None)
@@ -263,10 +263,9 @@ def _after_history(values: ReadKeys, text: str) -> Text:
 
 def _reasoning(values: ReadKeys, response: str) -> dict[str, str]:
     """The reasoning before a text answer, where a column has it and the answer does not include it."""
-    for key, thought in values.items():
+    for key, value in values.items():
         if key not in values.read and meaning_of(key).kind == "reasoning":
-            if isinstance(thought, list) and len(thought) == 1:
-                thought = thought[0]
+            thought = value[0] if isinstance(value, list) and len(value) == 1 else value
             if not isinstance(thought, str) or is_off(thought, "learned") is not None or _THOUGHT_END in response:
                 continue
             values.read.add(key)
@@ -379,12 +378,11 @@ def required(values: Values, name: str, **settings: str | None) -> Any:
 
 def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
     """Advice for a row that lacks a key which `settings` could name, from the keys that it has; may be empty."""
-    keys = {f"{meaning_of(key).kind}_key": key for key in reversed([*values]) if isinstance(values[key], (str, list))}
-    missing = [*settings] + ["response_key"] * (
-        settings.keys() == {"prompt_key"} and not _first(values, ANSWERS["question"])
-    )
-    if arguments := [f"data.{setting}={shlex.quote(keys[setting])}" for setting in missing if setting in keys]:
-        return f"use {' '.join(arguments)}"
+    missing = [*settings]
+    if missing == ["prompt_key"] and not _first(values, ANSWERS["question"]):
+        missing.append("response_key")
+    if keys := propose_keys(values, missing, READ_KEYS):
+        return "use " + " ".join(f"data.{setting}={_quote(keys[setting])}" for setting in sorted(keys))
     for key, value in values.items():
         kind, use = meaning_of(key)
         if key in READ_KEYS:
@@ -395,6 +393,11 @@ def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
         if rows and value[0].keys().isdisjoint(("role", "from")):
             return f"{key} holds the rows: write one on each line, jq -c '.{key}[]' FILE > rows.jsonl"
     return ""
+
+
+def _quote(key: str) -> str:
+    """The key as a setting's value, as a shell takes it."""
+    return key if key.isidentifier() else shlex.quote(quoted(key))
 
 
 # ---- values

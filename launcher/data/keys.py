@@ -7,7 +7,7 @@ refused for a key that is known to change the meaning of its prompt or answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -130,6 +130,22 @@ def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> KeyUse:
     names = [_SEPARATORS.sub("_", name).lower() for name in (key.strip()[:60], _CAMEL_CASE.sub("_", key.strip()[:60]))]
     use = next((uses[name] for name in names if name in uses), None)
     return use or KeyUse("plain" if numbers.fullmatch(names[1]) else "")
+
+
+def propose_keys(values: Mapping[str, Any], missing: Sequence[str], read: Collection[str]) -> dict[str, str]:
+    """For settings that are `missing` (`prompt_key`, `response_key`), keys of a row that they could name: those whose
+    name tells, and where the prompt is missing the first texts, whatever they are called, but for keys that are
+    `read` and for plain data."""
+    kinds = {f"{meaning_of(key).kind}_key": key for key in reversed([*values]) if isinstance(values[key], (str, list))}
+    keys = {setting: kinds[setting] for setting in missing if setting in kinds}
+    unnamed = [setting for setting in missing if setting not in keys]
+    others = [key for key in values if key not in {*read, *keys.values()} and _is_own_text(key, values[key])]
+    enough = "prompt_key" in missing and len(others) >= len(unnamed)
+    return keys | dict(zip(unnamed, others if enough else (), strict=False))
+
+
+def _is_own_text(key: str, value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and key.isprintable() and meaning_of(key).kind != "plain"
 
 
 def is_off(value: Any, kind: str) -> bool | None:

@@ -13,29 +13,16 @@ from launcher.hubs.repo import RemoteFile
 
 
 @dataclass(frozen=True)
-class FileProgress:
-    path: str
-    size: int
-    done_bytes: int = 0
-    done: bool = False
-    """Whether it is verified and has its final name."""
-
-
-@dataclass(frozen=True)
 class Progress:
-    files: tuple[FileProgress, ...]
+    done_bytes: int
+    total_bytes: int
+    done_files: int
+    """Files that are verified and have their final names."""
+    total_files: int
     bytes_per_s: float
     """Mean rate from the network since the download began."""
     notes: tuple[str, ...]
     """Lines on attempts that failed and are repeated, since the last call."""
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(file.size for file in self.files)
-
-    @property
-    def done_bytes(self) -> int:
-        return sum(file.done_bytes for file in self.files)
 
 
 def import_tqdm_disabled() -> None:
@@ -83,20 +70,23 @@ class ProgressBoard:
     def __init__(self, files: Sequence[RemoteFile]) -> None:
         self.stopping = threading.Event()
         self._lock = threading.Lock()
-        self._files = {file.path: FileProgress(file.path, file.size) for file in files}
+        self._total_bytes = sum(file.size for file in files)
+        self._done_bytes = dict.fromkeys((file.path for file in files), 0)
+        self._done_files = set[str]()
         self._notes: list[str] = []
         self._fetched, self._began = 0, time.monotonic()
 
     def show(self, file: RemoteFile, done_bytes: int, *, done: bool = False) -> None:
-        """Record how much of a file is there. Raises `Stopped`."""
+        """Record how much of a file is there, and whether that is all, verified. Raises `Stopped`."""
         if self.stopping.is_set():
             raise Stopped
         with self._lock:
-            self._files[file.path] = FileProgress(file.path, file.size, done_bytes, done)
+            self._done_bytes[file.path] = done_bytes
+            self._done_files |= {file.path} if done else set()
 
     def add_fetched(self, file: RemoteFile, count: int) -> None:
         """Record `count` more bytes; a negative `count` where the client starts again. Raises `Stopped`."""
-        self.show(file, min(max(self._files[file.path].done_bytes + count, 0), file.size))
+        self.show(file, min(max(self._done_bytes[file.path] + count, 0), file.size))
         with self._lock:
             self._fetched += max(count, 0)
 
@@ -105,8 +95,11 @@ class ProgressBoard:
             self._notes.append(text)
 
     def read(self) -> Progress:
-        """The progress of all files; each note is returned once."""
+        """The progress of all files together; each note is returned once."""
         elapsed = time.monotonic() - self._began
         with self._lock:
             notes, self._notes = tuple(self._notes), []
-            return Progress(tuple(self._files.values()), self._fetched / elapsed if elapsed else 0.0, notes)
+            return Progress(
+                sum(self._done_bytes.values()), self._total_bytes, len(self._done_files), len(self._done_bytes),
+                self._fetched / elapsed if elapsed else 0.0, notes,
+            )  # fmt: skip

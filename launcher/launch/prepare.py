@@ -47,11 +47,11 @@ def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
     if problems := [*model.problems(), *reward.problems(), *run.environment.problems()]:
         raise Problems(problems)
 
-    def show_rows(at: DataProgress) -> None:
+    def show_files(at: DataProgress) -> None:
         phase = f"{at.doing} {100 * at.done_bytes // max(at.bytes, 1)} %"
-        show(phase, f"{phase}, {at.rows:,} rows")
+        show(phase, phase)
 
-    data = run.data.prepared(run.algorithm.data, show_rows)
+    data = run.data.fetched(show_files)
     environment = run.environment.with_absolute_paths()
     return Prepared(directory=os.getcwd(), model=model, data=data, reward=reward, environment=environment)
 

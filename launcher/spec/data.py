@@ -251,17 +251,13 @@ class Dataset(ABC):
         """The same data with absolute paths, valid in any working folder."""
         return self
 
-    def local(self, kind: Kind) -> Dataset | None:
-        """The same rows as they can be read now; None where they have to be `prepared` first. Makes no network
+    def local(self) -> Dataset | None:
+        """The same rows as they can be read now; None where they have to be `fetched` first. Makes no network
         request."""
         return self
 
-    def raw(self, watch: OnDataProgress) -> Dataset:
-        """The same rows from their source, bad ones included. Raises `Problems`."""
-        return self
-
-    def prepared(self, kind: Kind, watch: OnDataProgress) -> Dataset:
-        """The same rows, stored on this machine and ready to be read. Raises `Problems`."""
+    def fetched(self, watch: OnDataProgress) -> Dataset:
+        """The same rows on this machine. Raises `Problems`."""
         return self
 
     @abstractmethod

@@ -63,7 +63,7 @@ class Measure:
         return self.encoder.templated
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
-        return count_tokens(self.encoder, rows, kind, self.cutting)
+        return [count_tokens(self.encoder, row, kind, self.cutting) for row in rows]
 
     def pieces(self, rows: Sequence[Row], kind: Kind) -> list[list[tuple[str, bool]]]:
         """See `process.TextProcess.pieces`."""

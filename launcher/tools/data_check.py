@@ -36,7 +36,7 @@ class DataReport:
 def check(chosen: Chosen, given: Collection[str], out: Path, watch: OnDataProgress) -> DataReport:
     """Read every row, and write those that are refused to refused.jsonl in `out`. Tokens are counted where a model was
     chosen. `given` are the settings that the user set. Raises `Problems`."""
-    run = replace(chosen.run, data=chosen.data.raw(watch))
+    run = replace(chosen.run, data=chosen.data.fetched(watch))
     context = Context(run, here=True, every_row=True, has_model=chosen.has_model)
     if chosen.has_model:
         context = fit_settings(context, given)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from yaml import YAMLError
 
@@ -18,9 +19,8 @@ from launcher.core.files import conf_dir
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand
-from launcher.data.hub import Hub
 from launcher.data.keys import UnreadKeys
-from launcher.data.prepare import prepare
+from launcher.data.prepare import PreparedData, prepare
 from launcher.data.reader import FORMS, read_rows
 from launcher.data.rows import RawRow
 from launcher.hubs.repo import is_id
@@ -35,6 +35,15 @@ _ALGORITHMS: dict[Kind, str] = {
     "prompts": "algorithm=grpo",
     "mixed": "algorithm=gspo_selfplay",
 }
+
+
+@dataclass(frozen=True)
+class Known:
+    """A choice of conf/data."""
+
+    name: str
+    repo: str
+    holds: str
 
 
 @dataclass(frozen=True)
@@ -55,15 +64,19 @@ class Chosen:
         return self.run.algorithm.data
 
 
-def _choices_by_repo() -> dict[str, str]:
-    """The choices of conf/data by the repository of a hub that they read."""
-    nodes = {name: parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes()) for name in _dataset_choices()}
-    return {str(node["repo"]): name for name, node in nodes.items() if "repo" in node}
-
-
-def _dataset_choices(config_dir: Path | None = None) -> list[str]:
-    """The choices of conf/data that name a dataset; `files` and `hub` take any files or repository."""
-    return [name for name in groups(config_dir)["data"] if name not in ("files", "hub")]
+def known(config_dir: Path | None = None) -> list[Known]:
+    """Every choice of data that names a dataset; `files` and `hub` take any files or repository. Raises `Problems`."""
+    choices = []
+    for name in (name for name in groups(config_dir)["data"] if name not in ("files", "hub")):
+        files = (folder / "data" / f"{name}.yaml" for folder in (config_dir, conf_dir()) if folder)
+        file = next(file for file in files if file.is_file())
+        try:
+            node = parse_yaml(file.read_bytes())
+            choices.append(Known(name, *(str(node.get(key, "")) for key in ("repo", "holds"))))
+        except (OSError, ValueError, YAMLError, AttributeError) as error:
+            got = f"cannot be read, {error_message(error)}"
+            raise Problems(Problem(str(file), got, "use a choice of data", "bad-file")) from error
+    return choices
 
 
 def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: Path | None = None) -> Chosen:
@@ -94,28 +107,16 @@ def _without_ending(file: str) -> str:
 
 def _choice_words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     """The overrides that choose the dataset, and what it holds where its config says so."""
-    names = _dataset_choices(config_dir)
-    what = _choices_by_repo().get(what, what)
-    if what in names:
-        files = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
-        return [f"data={what}"], _read_kind(next(file for file in files if file.is_file()))
+    choices = known(config_dir)
+    if choice := next((one for one in choices if what and what in (one.name, one.repo)), None):
+        holds: Any = choice.holds or "prompts"
+        return [f"data={choice.name}"], holds
     if any(Path(name).is_file() for name in expand(what)):
         return ["data=files", f"data.train_files={quoted(what)}"], None
     if is_id(what) and not what.lower().endswith(ENDINGS):
         return ["data=hub", f"data.repo={what}"], None
     got = "not a file, a hub id (owner/name) or a choice of data"
-    raise Problems(Problem(short_repr(what), got, suggest(what, names), "not-found"))
-
-
-def _read_kind(file: Path) -> Kind:
-    """The kind of rows that the config of a dataset states, by default prompts. Raises `Problems`."""
-    try:
-        node = parse_yaml(file.read_bytes())
-        kind: Kind = node.get("holds", "prompts")
-    except (OSError, ValueError, YAMLError, AttributeError) as error:
-        got = f"cannot be read, {error_message(error)}"
-        raise Problems(Problem(str(file), got, "use a choice of data", "bad-file")) from error
-    return kind
+    raise Problems(Problem(short_repr(what), got, suggest(what, [one.name for one in choices]), "not-found"))
 
 
 def _kind_of_format(overrides: Sequence[str]) -> Kind | None:
@@ -133,20 +134,18 @@ def _kind_of_rows(what: str, words: Sequence[str], config_dir: Path | None) -> K
     raise Problems(Problem("--for", f"what the rows of {what} are is unknown", "use answers, pairs, prompts or mixed"))
 
 
-def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -> Path:
-    """The folder with the dataset's prepared rows. Raises `Problems`."""
-    data = found.data
-    if isinstance(data, Hub):
-        return data.prepare(found.kind, watch, into)
+def made_ready(found: Chosen, watch: OnDataProgress, into: Path) -> PreparedData:
+    """Write the dataset's prepared rows into a folder. Raises `Problems`."""
+    data = found.data.fetched(watch)
     if isinstance(data, Files):
-        return prepare(data, found.kind, found.name, watch, into=into)
+        return prepare(data, found.kind, into, watch)
     got = "is generated, so there is nothing to prepare"
     raise Problems(Problem(found.name, got, f"use data={found.name}", "not-supported"))
 
 
 def unread(found: Chosen, watch: OnDataProgress) -> list[CheckResult]:
     """Keys of the first rows that nothing reads, so that a prepared folder does not hold them."""
-    rows = islice(found.data.raw(watch).rows("train", found.kind), LOOKED_AT)
+    rows = islice(found.data.fetched(watch).rows("train", found.kind), LOOKED_AT)
     return list(UnreadKeys(row for row in rows if isinstance(row, Row)).results())
 
 

@@ -73,7 +73,7 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     """Score six kinds of answers to the first `count` rows. Raises `Problems` where there is nothing to score."""
     if problems := [*run.data.problems(), *run.reward.problems()]:
         raise Problems(problems)
-    run = replace(run, data=run.data.prepared(_row_kind(run), watch))
+    run = replace(run, data=run.data.fetched(watch))
     refused = list[RefusedRow]()
     rows = list(islice(_usable_rows(run, refused), count))
     if not rows:

@@ -11,9 +11,8 @@ from launcher.core.overrides import key_of
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.passed_on import as_passed_on
 from launcher.tools.importing.launches import Launch
-from launcher.tools.importing.script import import_script
+from launcher.tools.importing.script import import_script, with_written_config
 from launcher.tools.importing.verl_config import config_of, differing, program_of
-from launcher.tools.importing.written_configs import with_written_config
 
 A, R, M = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 ROWS = "data.train_files=train.parquet data.val_files=val.parquet"
@@ -138,5 +137,5 @@ def test_a_config_that_the_script_writes_is_read(folder: Path) -> None:
 @pytest.mark.parametrize("flags", ["--config-path=/w/made --config-name=mine", "-cp a -cn ../made/mine.yaml"])
 def test_flags_that_choose_a_written_config(folder: Path, flags: str) -> None:
     launch = Launch("run.sh:1", RL, (*flags.split(), "x=1"), folder="/w")
-    found = with_written_config(launch, {"/w/made/mine.yaml": OWN}, [], folder)
-    assert found.launch.words[1:] == ("--config-name=mine", "x=1") and (folder / "mine.yaml").read_text() == OWN
+    found, _ = with_written_config(launch, {"/w/made/mine.yaml": OWN}, [], folder)
+    assert found.words[1:] == ("--config-name=mine", "x=1") and (folder / "mine.yaml").read_text() == OWN

@@ -14,7 +14,7 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.data.files import Files
-from launcher.data.prepare import prepare, prepared
+from launcher.data.prepare import prepare
 from launcher.data.refused import RefusedLog
 from launcher.spec.algorithm import Kind
 from launcher.tools.data_check import check
@@ -40,14 +40,13 @@ BAD = [
 ]
 
 
-def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path) -> None:
     """By a preparation and by a check. Each stands behind two good ones."""
-    monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "store"))
     lines = [(GOOD % (line, line)).encode() for line in range(1, 3 * len(BAD) + 1)]
     lines[2::3] = BAD
     (file := tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     files = Files(train_files=(str(file),), format="gsm8k", on_bad_row="skip", train_batch_size=8)
-    folder = prepare(files, "prompts", "rows", lambda _: None)
+    made = prepare(files, "prompts", folder := tmp_path / "prepared", lambda _: None)
     kept = [json.loads(line) for line in (folder / "refused.jsonl").read_text().splitlines()]
     assert all(row["reason"] for row in kept)
     found = {int(row["where"].rpartition(":")[2]): row["raw"].encode("utf-8", "surrogateescape") for row in kept}
@@ -57,8 +56,7 @@ def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path, monkey
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(rows)))
     truths = [int(row["reward_model"]["ground_truth"]) for row in rows]
     assert truths == [line for line in range(1, 3 * len(BAD) + 1) if line % 3]
-    manifest = prepared(folder)
-    assert manifest and (manifest.rows, manifest.refused) == ({"train": len(truths)}, len(bad))
+    assert (made.rows, made.refused) == ({"train": len(truths)}, len(bad))
 
     file.write_bytes(file.read_bytes() + (GOOD % (1, 2) + "\n").encode() * 2)  # repeated, and in both splits
     (tmp_path / "val.jsonl").write_text(GOOD % (5_000, 1) + "\n" + GOOD % (1, 2) + "\n")
@@ -90,9 +88,8 @@ ASKED = b"prompt,response\n"
     ],
 )
 def test_a_fault_that_ends_reading_is_never_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None, place: str, reason: str
+    tmp_path: Path, name: str, content: bytes | None, place: str, reason: str
 ) -> None:
-    monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "store"))
     good, path = tmp_path / "a.csv", tmp_path / name
     good.write_bytes(ASKED + b"1?,1\n\n3?\n")
     if content is not None:
@@ -110,5 +107,5 @@ def test_a_fault_that_ends_reading_is_never_skipped(
     assert str(problem) in [result.line for result in report.results if result.level == "FAIL"]
     assert any(re.match(r"1 of \d+ rows are bad and skipped", result.message) for result in report.results)
     with pytest.raises(Problems) as refused:
-        prepare(files, "answers", "x", lambda _: None)
+        prepare(files, "answers", tmp_path / "prepared", lambda _: None)
     assert list(map(str, refused.value.problems)) == [str(problem)]

@@ -101,18 +101,6 @@ def _turns(row: Row) -> list[tuple[str, str]]:
     return turns if row.response is None else [*turns, ("assistant", row.response)]
 
 
-def test_a_format_with_keys_of_its_own_takes_no_other(tmp_path: Path) -> None:
-    path = lines(tmp_path / "a.jsonl", [GSM8K])
-    named = {"format": "gsm8k", "prompt_key": "question"}
-    slow = converted(path, tmp_path, "answers", in_columns=False, **named)
-    assert converted(path, tmp_path, "answers", **named) == slow
-    [told] = list(map(str, Files(train_files=(str(path),), format="gsm8k", response_key="answer").problems()))
-    assert told == (
-        "data.response_key: answer was given, and rows of the format gsm8k have keys of their own;"
-        " use data.format=auto, or leave out data.response_key"
-    )
-
-
 ODD = [
     "",
     " ",

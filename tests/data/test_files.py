@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from launcher.core.problems import Problems
@@ -81,6 +79,9 @@ def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
         ({"train_files": ("data",)}, ["data.train_files: data is a folder; use 'data.train_files=data/*.jsonl'"]),
         ({"train_files": ("x.txt",)}, ["data.train_files: the ending of 'x.txt' is not known; expected "
                                        f"{ENDED}"]),
+        ({"train_files": ("data/a.jsonl",), "format": "gsm8k", "response_key": "answer"},
+         ["data.response_key: answer was given, and rows of the format gsm8k have keys of their own;"
+          " use data.format=auto, or leave out data.response_key"]),
     ],
 )  # fmt: skip
 def test_problems(values: dict[str, Any], lines: list[str]) -> None:
@@ -199,21 +200,14 @@ def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
     assert len(Path("refused.jsonl").read_text().splitlines()) == 100
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize(
     ("rows", "share", "held_out"),
     [(300, 0.1, 30), (300, 0.0, 0), (300, 0.5, 150), (19, 0.5, 0), (600, 0.5, 256)],
 )
-def test_a_share_of_the_rows_is_held_out(rows: int, share: float, held_out: int, ending: str, tmp_path: Path) -> None:
-    name = tmp_path / f"sums-0001.{ending}"
+def test_a_share_of_the_rows_is_held_out(rows: int, share: float, held_out: int, tmp_path: Path) -> None:
+    name = tmp_path / "sums-0001.jsonl"
     given = [{"prompt": f"{n % (rows - rows // 20)}+1", "response": str(n), "ground_truth": "1"} for n in range(rows)]
-    if ending == "parquet":
-        pq.write_table(pa.Table.from_pylist(given), name)
-    elif ending == "csv":
-        texts = (f"{row['prompt']},{row['response']},1" for row in given)
-        name.write_text("prompt,response,ground_truth\n" + "\n".join(texts))
-    else:
-        name.write_text("".join(json.dumps(row) + "\n" for row in given))
+    name.write_text("".join(json.dumps(row) + "\n" for row in given))
     data = Files(train_files=(str(name),), val_share=share)
     by_kind = set[tuple[object, ...]]()
     for kind in ("answers", "prompts"):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from launcher.data.encodings import to_utf8
 from launcher.data.formats import to_row
 from launcher.data.known_datasets import last_boxed, number, to_standard_row
 from launcher.data.rows import UnfitRow
@@ -301,7 +300,3 @@ def test_the_content_of_the_last_box(text: str, content: str | None) -> None:
 @pytest.mark.parametrize(("text", "bare"), [("$1,234", "1234"), (" -5 ", "-5"), ("0.5", "0.5"), ("5 apples", None)])
 def test_numbers_without_separators(text: str, bare: str | None) -> None:
     assert number(text) == bare
-
-
-def test_the_command_that_converts_a_file() -> None:
-    assert to_utf8("a b", "X") == "convert it to UTF-8: iconv -f X -t UTF-8 'a b' > 'a b.utf8'"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,11 +16,6 @@ from modelscope_hub.config import set_default_config
 from launcher.core.state import RunState
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress
-
-
-@pytest.fixture(scope="session")
-def downloads() -> Any:
-    return importlib.import_module("downloads")
 
 
 @pytest.fixture(scope="session")

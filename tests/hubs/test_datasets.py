@@ -42,6 +42,7 @@ def jsonl(rows: list[dict[str, Any]]) -> bytes:
 def place(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """GSM8K as the hub holds it, with files that nobody should take."""
     monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
     hub.add(
         "openai/gsm8k",
         {"main/train-00000-of-00001.parquet": parquet(GSM8K), "main/test-00000-of-00001.parquet": parquet(GSM8K[:1]),
@@ -66,7 +67,7 @@ def rows(folder: str, kind: Any, split: str = "train") -> list[Row]:
 def test_gsm8k_is_prepared_by_its_name_from_either_hub(place: Any, source: str) -> None:
     made = rlrun("prepare", "gsm8k", f"data.source={source}")
     assert (made["kind"], made["rows"], made["refused"]) == ("prompts", {"train": 4, "val": 1}, 0)
-    assert made["origin"].items() >= {"repo": "openai/gsm8k", "source": source, "hub": source, "revision": ""}.items()
+    assert all(f"/raw/{source}/openai/gsm8k/" in file for file in made["sources"])
     [row, *_] = rows(made["folder"], "prompts")
     asked = 'Let\'s think step by step and output the final answer after "####".'
     assert row.prompt == (Message("user", f"0+1? {asked}"),)
@@ -74,12 +75,11 @@ def test_gsm8k_is_prepared_by_its_name_from_either_hub(place: Any, source: str) 
     assert not any("socratic" in path for path in place.sent)
 
 
-def test_it_is_fetched_and_prepared_once(place: Any) -> None:
-    first = rlrun("prepare", "gsm8k")
+def test_it_is_fetched_once(place: Any) -> None:
+    assert rlrun("prepare", "gsm8k")["folder"] == "gsm8k"
     sent = place.total
     for named in (["gsm8k"], ["openai/gsm8k"], ["openai/gsm8k", "--for", "prompts"]):  # as a plan says to type
-        assert rlrun("prepare", *named)["folder"] == first["folder"]
-    assert place.total == sent
+        assert rlrun("prepare", *named)["rows"] == {"train": 4, "val": 1}
     assert rlrun("prepare", "gsm8k", "--for", "answers")["kind"] == "answers"
     assert place.total == sent  # the files are here
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_used_is_named(place: Any, files: dict[str, bytes], print
     assert not list(Path(ran.stderr).parent.glob("**/train.jsonl"))
 
 
-def test_a_run_reads_what_was_prepared(place: Any, tmp_path: Path, view: Any) -> None:
+def test_a_run_reads_what_was_downloaded(place: Any, tmp_path: Path, view: Any) -> None:
     run = resolve(
         ["algorithm=grpo", "model=tiny", "data=gsm8k", "reward=gsm8k", "sampler.n=2", "data.train_batch_size=2"]
     )
@@ -127,8 +127,19 @@ def test_a_run_reads_what_was_prepared(place: Any, tmp_path: Path, view: Any) ->
     assert [row.ground_truth for row in ready.data.read("train", "prompts") if isinstance(row, Row)] == list("1234")
     assert ready.data.fingerprint() == localized(run, fetched(run, [])).data.fingerprint()
     assert any(phase.startswith("fetching openai/gsm8k") for phase in phases)
-    with pytest.raises(Problems, match="is not prepared"):
+    with pytest.raises(Problems, match="is not downloaded"):
         next(iter(run.data.read("train", "prompts")))
+
+
+def test_without_a_hub_a_dataset_is_here_whole_or_not_at_all(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.add("o/d", {"x/a.jsonl": jsonl(GSM8K), "x/b.jsonl": jsonl(GSM8K)}, kind="dataset")
+    one, both = (Hub(repo="o/d", train_files=(files,)) for files in ("x/a.jsonl", "x/*.jsonl"))
+    downloaded = one.fetched(lambda _: None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert one.local() == one.fetched(lambda _: None) == downloaded
+    assert both.local() is Hub(repo="o/d", revision="v1", train_files=("x/a.jsonl",)).local() is None
+    with pytest.raises(Problems, match="HF_HUB_OFFLINE forbids"):
+        both.fetched(lambda _: None)
 
 
 def test_plan_asks_no_hub(place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,7 +152,7 @@ def test_plan_asks_no_hub(place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path:
     words = ["algorithm=grpo", "model=tiny", "data=gsm8k", "sampler.n=2", "data.train_batch_size=1"]
     assert CliRunner().invoke(app, ["plan", *words, "reward=gsm8k"]).exit_code == 0
     ran = CliRunner().invoke(app, ["plan", *words, "reward=code"])
-    assert ran.exit_code == 2  # what is prepared is looked at
+    assert ran.exit_code == 2  # what is here is looked at
     assert "cannot be scored" in ran.stdout
     assert len(place.asked) == asked
 

@@ -1,19 +1,74 @@
-"""`rlrun model download` in a process of its own, killed at some byte: benchmarks/downloads.py does it thirty times."""
+"""`rlrun model download` in a process of its own, killed at some byte, and started again: no wrong byte gets a file's
+name, and only files that were under way are downloaded again. ModelScope's client resumes those, Hugging Face's (2.4)
+begins them anew. `make downloads` kills 30 times, at random bytes."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+KILLS = int(os.environ.get("KILLED_DOWNLOADS", "0"))
+SIZE, FILES, WORKERS = 6_000_000, 2, 2
+DRAWN = random.Random(int(os.environ.get("SEED", "0")))
+CASES = [("huggingface", 2_000_000), ("modelscope", 7_000_000)] + [
+    (("huggingface", "xet", "modelscope")[number % 3], DRAWN.randrange(SIZE * FILES)) for number in range(KILLS)
+]
 
-@pytest.mark.parametrize(("source", "at"), [("huggingface", 2_000_000), ("modelscope", 7_000_000)])
-def test_a_killed_download_continues(downloads: Any, source: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "SIZES", dict.fromkeys(list(downloads.SIZES)[:2], 6_000_000))
-    monkeypatch.setattr(downloads, "SPEED", 8e6)
-    kill = downloads.kill_once(source, at, random.Random(at))
-    assert kill.wrong == []
-    assert at <= kill.sent < 12_000_000, "it was not killed on its way"
-    assert kill.good
-    assert source != "modelscope" or kill.kept >= 0.9
+
+def start_download(hub: Any, source: str, to: Path) -> subprocess.Popen[bytes]:
+    name = "huggingface" if source == "xet" else source
+    words = ["model", "download", "o/m", "--source", name, "--to", str(to), "--workers", str(WORKERS)]
+    environment = {**os.environ, **hub.environment()}
+    call = [sys.executable, "-m", "launcher", *words]
+    return subprocess.Popen(call, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wrong_files(folder: Path, files: dict[str, bytes]) -> list[str]:
+    return [name for name, data in files.items() if (folder / name).exists() and (folder / name).read_bytes() != data]
+
+
+def unread_bytes(ports: set[int]) -> int:
+    """Bytes on their way from servers at `ports`: not yet received, or received and not yet read."""
+    unread = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        to_send, to_read = (int(count, 16) for count in queues.split(":"))
+        if int(local.rpartition(":")[2], 16) in ports:
+            unread += to_send
+        elif int(remote.rpartition(":")[2], 16) in ports:
+            unread += to_read
+    return unread
+
+
+@pytest.mark.parametrize(("source", "at"), CASES)
+def test_a_killed_download_continues(source: str, at: int, hub: Any, noise: Any, holds: Any, tmp_path: Path) -> None:
+    weights = {f"model-{number}.safetensors": noise(SIZE, number) for number in range(FILES)}
+    index = {"weight_map": {f"w{number}": name for number, name in enumerate(weights)}}
+    files = {"config.json": b"{}", "model.safetensors.index.json": json.dumps(index).encode(), **weights}
+    hub.add("o/m", files, xet=source == "xet")
+    hub.bytes_per_s = 8e6  # of each file, so that there is a moment to kill at
+    process = start_download(hub, source, to := tmp_path / "to")
+    while process.poll() is None and hub.total < at:
+        time.sleep(0.001)
+    assert process.poll() is None, "it was not killed on its way"
+    process.send_signal(signal.SIGSTOP)  # what is on its way arrives
+    time.sleep(0.1)
+    sent, unread = hub.total, unread_bytes({hub.hub.server_port, hub.cdn.server_port})
+    process.kill()
+    process.wait()
+    assert wrong_files(to, files) == []
+    hub.bytes_per_s = None
+    assert start_download(hub, source, to).wait() == 0
+    assert holds(to, files)
+    again = hub.total - sum(map(len, files.values())) - unread
+    assert again <= 1.01 * WORKERS * SIZE
+    assert source != "modelscope" or again <= 0.1 * (sent - unread)

@@ -69,18 +69,3 @@ def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch)
         "o/policy: not here, and HF_HUB_OFFLINE forbids to download it; unset HF_HUB_OFFLINE once"
     ]
     assert hub.asked == []
-
-
-ORDERS = [
-    # settings, which hub is asked first
-    ([], "/api/models/"),
-    (["model.source=modelscope"], "/api/v1/"),
-    (["model.source=huggingface"], "/api/models/"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "first"), ORDERS, ids=[" ".join(row[0]) for row in ORDERS])
-def test_hubs_are_asked_in_the_order_given(words: list[str], first: str, hub: Any) -> None:
-    hub.add("o/policy", {"config.json": b"{}", "model.safetensors": WEIGHTS})
-    prepared(run_of("model.path=o/policy", *words), [])
-    assert hub.asked[0].path.startswith(first)

@@ -11,7 +11,6 @@ import pytest
 from huggingface_hub import snapshot_download
 
 from launcher.core.problems import Problems
-from launcher.hubs import manifest
 from launcher.models import store
 
 CONFIG = json.dumps({"model_type": "qwen3"}).encode()
@@ -114,12 +113,3 @@ def test_a_model_that_somebody_put_into_the_store_counts(place: str, hub: Any, t
     assert store.find("o/m", "v1") is None  # of a revision that is not known
     (folder / ".rlrun").mkdir()  # a download that has not come to its end
     assert store.find("o/m") is None
-
-
-def test_a_store_that_lost_a_file_is_fetched_again(hub: Any, download: Any) -> None:
-    hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"weights"})
-    folder = download()
-    (folder / "model.safetensors").write_bytes(b"w")
-    assert store.find("o/m") is None
-    assert (download() / "model.safetensors").read_bytes() == b"weights"
-    assert manifest.verify(folder) == []

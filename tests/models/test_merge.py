@@ -238,7 +238,7 @@ def test_numbers_that_cannot_be_mixed(plain: Make, w: Any, tmp_path: Path) -> No
     ]
     for name, bad in (("nan", float("nan")), ("inf", float("inf"))):
         y = plain(name, {**w, "b": torch.tensor([0.0, bad, 0.0])})
-        assert refused("linear", [x, y], tmp_path / "out") == [f"b: a number is not finite in F32; {FINITE}"]
+        assert refused("linear", [x, y], tmp_path / "out") == [f"{y}: b: a number is not finite in F32; {FINITE}"]
     large = [plain(f"large {size}", {"a": torch.full((3,), size)}) for size in (6e4, 7.9e4)]
     assert refused("linear", large, tmp_path / "out", dtype="float16") == [
         f"a: a number is not finite in F16; {FINITE}"

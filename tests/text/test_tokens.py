@@ -93,7 +93,7 @@ def test_an_end_that_the_tokenizer_writes_of_its_own_accord_is_not_before_the_an
     plain = encoder(tokenizer)
     assert plain.prompt(0, row("ab")) == Tokens(0, [2, 3, 4], [])
     assert plain.demonstration(0, row("ab", "b")) == Tokens(0, [2, 3, 4, 4, 1], [0, 0, 0, 1, 1])
-    assert count_tokens(plain, [row("ab")], "prompts") == [(3, 0, 1)]
+    assert count_tokens(plain, row("ab"), "prompts") == (3, 0, 1)
 
 
 def test_bos_of_a_template_is_not_doubled() -> None:
@@ -396,8 +396,8 @@ def test_one_length_holds_for_prompt_and_answer_together(prompt: int, answer: in
 def test_pairs_of_equal_tokens_are_refused(chosen: str, rejected: str, limit: int) -> None:
     pair, tokenizer = Row("f:7", "q", chosen, rejected=rejected), character_tokenizer("abcdefghxq")
     run = encoder(tokenizer, max_response_length=limit, truncation="right")
-    refused, counted = run.pair(0, pair), count_tokens(encoder(tokenizer), [pair], "pairs", run)
-    assert isinstance(refused, RefusedRow) and counted == [refused.reason]
+    refused, counted = run.pair(0, pair), count_tokens(encoder(tokenizer), pair, "pairs", run)
+    assert isinstance(refused, RefusedRow) and counted == refused.reason
     assert "equal tokens" in refused.reason
 
 

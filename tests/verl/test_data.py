@@ -17,7 +17,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.reward_score import default_compute_score
 
 from launcher.data.files import Files
-from launcher.data.prepare import prepare, read_from
+from launcher.data.prepare import prepare
 from launcher.rewards.gsm8k import GSM8K
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Message, Row
@@ -75,7 +75,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         source = tmp_path / "rows.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         files = Files(train_files=(str(source),), format=format)
-        read = read_from(files, prepare(files, kind, "rows", lambda _: None))
+        prepare(files, kind, made := tmp_path / "prepared", lambda _: None)
+        read = Files(train_files=(str(made / "train.parquet"),))
         return read.train_files[0], [row for row in read.read("train", kind) if isinstance(row, Row)], read
 
     return prepared

@@ -17,9 +17,8 @@ from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.output import CommandAnswer, CommandGroup, out, say, say_checks
 from launcher.cli.progress import show_data_progress
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
-from launcher.data.prepare import PreparedData, prepared
+from launcher.data.prepare import PreparedData
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row, Split, prompt_node
 from launcher.tools import data_check as checking
@@ -39,18 +38,16 @@ def prepare(
     name: Name,
     overrides: Overrides = None,
     kind: For = None,
-    into: Annotated[Path | None, typer.Option("--out", help="New folder; default: one in the data store.")] = None,
+    into: Annotated[Path | None, typer.Option("--out", help="Folder; default: ./NAME.")] = None,
     config_dir: ConfigDir = None,
 ) -> CommandAnswer:
-    """Write rows as parquet with verl's columns; cached by content and settings. Bad rows are named."""
+    """Write rows as parquet with verl's columns. Bad rows are named."""
     begun = time.monotonic()
     dataset = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
-        folder = datasets.made_ready(dataset, watch, into)
+        folder = into or Path(dataset.name)
+        prepared_data = datasets.made_ready(dataset, watch, folder)
         unread = datasets.unread(dataset, watch)
-    prepared_data = prepared(folder)
-    if prepared_data is None:
-        raise Problems(Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed"))
     view = {"folder": folder, **asdict(prepared_data), "unread": [asdict(result) for result in unread]}
     return CommandAnswer(view, lambda: _say_prepared(folder, prepared_data, unread, time.monotonic() - begun))
 
@@ -106,7 +103,7 @@ def show(
     """Print the first rows as a run reads them."""
     dataset = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
-        rows = list(islice(dataset.data.prepared(dataset.kind, watch).rows(split, dataset.kind), count))
+        rows = list(islice(dataset.data.fetched(watch).rows(split, dataset.kind), count))
     if not rows:
         return CommandAnswer(rows, lambda: say(f"{dataset.name} has no {split} rows", "dim"))
     return CommandAnswer([_node(row) for row in rows], lambda: list(map(_say_row, rows)))

@@ -10,7 +10,7 @@ import typer
 
 from launcher.cli.output import CommandAnswer, progress_line, say_checks
 from launcher.core.check_result import any_failed
-from launcher.tools.doctor import examine
+from launcher.tools.doctor import check_machine
 
 
 def doctor(
@@ -26,7 +26,7 @@ def doctor(
     trainer.total_training_steps=1.
     """
     with progress_line() as tell:
-        results = list(examine.this_machine(root, tell))
+        results = list(check_machine(root, tell))
     ok = not any_failed(results)
     return CommandAnswer(
         {"ok": ok, "results": [asdict(one) for one in results]}, lambda: say_checks(results), int(not ok)

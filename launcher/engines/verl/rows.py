@@ -57,7 +57,8 @@ def provide(run: RunSpec, folder: Path) -> RowCounts:
     if files and not any(file.missing for file in files):
         names = {split: [file.name for file in files if file.split == split] for split in SPLITS}
     else:
-        output = prepare(data, kind, "rows", lambda _: None)
+        output = work / "rows"
+        prepare(data, kind, output, lambda _: None)
         names = {split: [str(path)] if (path := output / f"{split}.parquet").is_file() else [] for split in SPLITS}
     for split in SPLITS:
         _link_or_join(names[split], work / f"{split}.parquet")

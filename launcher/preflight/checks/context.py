@@ -106,10 +106,10 @@ class Context:
 
     @cached_property
     def data(self) -> Dataset | None:
-        """The dataset as it can be read now; None where it has problems or has to be prepared first."""
+        """The dataset as it can be read now; None where it has problems or has to be fetched first."""
         if self.data_problems:
             return None
-        return self.run.data.local(self.run.algorithm.data)
+        return self.run.data.local()
 
     @cached_property
     def train(self) -> SplitRows:

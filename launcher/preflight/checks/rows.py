@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -48,9 +47,9 @@ def _not_prepared(context: Context) -> CheckResult:
     data = context.run.data
     command = f"rlrun data prepare {data.repo}" if isinstance(data, Hub) else "rlrun data prepare"
     if huggingface.offline():
-        message = "is not prepared yet, and HF_HUB_OFFLINE forbids downloading it"
+        message = "is not here yet, and HF_HUB_OFFLINE forbids downloading it"
         return CheckResult(context.missing_level, "data", message, f"run {command} with a network")
-    return CheckResult("WARN", "data", "not checked: it is downloaded and prepared first", f"{command} does it now")
+    return CheckResult("WARN", "data", "not checked: it is downloaded first", f"{command} does it now")
 
 
 def _check_kind(context: Context) -> Iterator[CheckResult]:
@@ -86,25 +85,15 @@ def _check_constant(context: Context) -> Iterator[CheckResult]:
 
 def _bad_rows_fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
     """Advice against bad rows, from the reasons for which they were refused."""
-    seen, data = context.train if split == "train" else context.val, context.run.data
+    seen = context.train if split == "train" else context.val
     if broken := [row for row in bad if row.reason.startswith("not UTF-8")]:
         name = shlex.quote(broken[0].where.rpartition(":")[0])
         return f"convert it to UTF-8 by iconv; file -i {name} may tell its encoding"
     if seen.rows and not (bad[0].where.endswith(":1") and bad[0].raw.lstrip().startswith("[")):
         return "use skip"
-    if (
-        "is missing" in bad[0].reason
-        and isinstance(data, Files)
-        and context.run.algorithm.data in ("answers", "prompts")
-    ):
-        keys = zip(("prompt", "response"), data.prompt_and_answer_keys(split), strict=False)
-        if arguments := [f"data.{name}_key={_quote_key(key)}" for name, key in keys]:
-            return f"name the fields of prompt and answer: {' '.join(arguments)}"
+    if "; use data.prompt_key=" in bad[0].reason:
+        return bad[0].reason.rpartition("; ")[2]
     return _json_fix(bad[0]) if bad[0].reason.startswith("invalid JSON") else "use rows in a supported format"
-
-
-def _quote_key(key: str) -> str:
-    return key if re.fullmatch(r"\w+", key) else shlex.quote(f'"{key}"')
 
 
 def _json_fix(row: RefusedRow) -> str:

@@ -1,4 +1,25 @@
-"""Checks this machine before a run is started on it; `examine.this_machine` is the list.
+"""Checks this machine before a run is started on it; each file looks at one thing.
 
-Every file looks at one thing. The answers are `CheckResult`s: OK, WARN or FAIL, the reason, what to do.
+The answers are `CheckResult`s: OK, WARN or FAIL, the reason, what to do.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.core import machine
+from launcher.core.check_result import CheckResult
+from launcher.core.problems import OnMessage
+from launcher.preflight.checks import packages
+from launcher.tools.doctor import loading, places, system
+
+
+def check_machine(root: Path, say: OnMessage) -> Iterator[CheckResult]:
+    """Every result, as soon as it is known. `root` is the folder that holds runs."""
+    say("looking at this machine")
+    yield from packages.check_packages()
+    yield from system.check()
+    yield from places.check(root, say)
+    say("loading torch")
+    yield from loading.check(loading.load_libraries(), machine.query_gpus())

@@ -265,24 +265,32 @@ def _reason_to_omit(word: str, parts: Sequence[str]) -> str:
 
 def _without_flags(imported: ImportedLaunch, program: Program) -> list[str]:
     """The words of the launch, without Hydra's flags that only name a config of verl's own."""
-    words, flags, remaining = list[str](), dict[str, str](), list(imported.launch.words)
-    while remaining:
-        word = remaining.pop(0)
-        flag, equals, value = word.partition("=")
-        if flag in FLAGS or flag in FLAGS.values():
-            value = value if equals else remaining.pop(0) if remaining else ""
-            flag = FLAGS.get(flag, flag)
-            flags[flag] = value.removesuffix(".yaml") if flag == "--config-name" else value
-        elif "=" in word or word.startswith(("-", "~")):
-            words.append(word)
-        else:
-            imported.notes.append(f"{imported.name}: {word} is left out; it is no argument of verl")
+    flags, others = split_flags(imported.launch.words)
+    words = [word for word in others if "=" in word or word.startswith(("-", "~"))]
+    imported.notes += [
+        f"{imported.name}: {word} is left out; it is no argument of verl" for word in others if word not in words
+    ]
     name = flags.get("--config-name", CONFIGS[program][0])
     if name in (*_CONFIGS, "sft_trainer") and Path(flags.get("--config-path", "config")).name == "config":
         flags.pop("--config-path", None)  # verl's own folder of configs
     if name == "sft_trainer":
         flags.pop("--config-name")
     return [*words, *(f"{flag}={value}" for flag, value in flags.items())]
+
+
+def split_flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Hydra's flags that choose a config, by their long names, and the other words."""
+    flags, others, remaining = dict[str, str](), list[str](), list(words)
+    while remaining:
+        word = remaining.pop(0)
+        flag, equals, value = word.partition("=")
+        flag = FLAGS.get(flag, flag)
+        if flag in FLAGS.values():
+            value = value if equals else remaining.pop(0) if remaining else ""
+            flags[flag] = value.removesuffix(".yaml") if flag == "--config-name" else value
+        else:
+            others.append(word)
+    return flags, others
 
 
 def _split_choices(imported: ImportedLaunch, typed: Sequence[str], program: Program) -> tuple[list[str], list[str]]:

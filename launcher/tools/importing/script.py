@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
 from launcher.sandbox.reading import ARGUMENTS, Reading, read_script
-from launcher.tools.importing.launch import ImportedLaunch, import_launch
+from launcher.tools.importing.launch import ImportedLaunch, import_launch, split_flags
 from launcher.tools.importing.launches import Launch, launch_of
-from launcher.tools.importing.written_configs import with_written_config
 
 WIDTH = 116
 
@@ -60,11 +60,36 @@ def import_script(
 def _import_one(launch: Launch, reading: Reading) -> ImportedLaunch:
     """A launch as a run of ours, also where it uses a config that the script wrote."""
     with tempfile.TemporaryDirectory() as folder:
-        ready = with_written_config(launch, reading.written, reading.placeholders, Path(folder))
-        imported = import_launch(ready.launch, reading.placeholders)
+        ready, notes = with_written_config(launch, reading.written, reading.placeholders, Path(folder))
+        imported = import_launch(ready, reading.placeholders)
     imported.launch = launch
-    imported.notes[:0] = ready.notes
+    imported.notes[:0] = notes
     return imported
+
+
+def with_written_config(
+    launch: Launch, written: Mapping[str, str], placeholders: Sequence[str], folder: Path
+) -> tuple[Launch, list[str]]:
+    """The launch with its config of Hydra in `folder`, where the script wrote that config (`cat > conf/own.yaml`) in
+    its sandbox, which is gone; else the launch as it is. Also the lines that were left out of the config, and why."""
+    flags, others = split_flags(launch.words)
+    flag = next((name for name in ("--config-path", "--config-dir") if name in flags), "")
+    if not flag or not flags.get("--config-name"):
+        return launch, []
+    base = "" if flags[flag].startswith("{") else launch.folder  # a placeholder such as {mktemp -d} is a whole path
+    path = posixpath.normpath(posixpath.join(base, flags[flag], f"{flags['--config-name']}.yaml"))
+    if path not in written:
+        return launch, []
+    file_name, lines, notes = posixpath.basename(path), list[str](), list[str]()  # the name may be a path, too
+    for line in written[path].splitlines():
+        if parts := [part for part in placeholders if part and part in line]:
+            shown = f"{file_name}: {line.strip()}"
+            notes.append(f"{launch.line}: {shown} is left out; only running the script tells {', '.join(parts)}")
+        else:
+            lines.append(line)
+    (folder / file_name).write_text("\n".join([*lines, ""]), encoding="utf-8")
+    config = (f"{flag}={folder}", f"--config-name={file_name.removesuffix('.yaml')}")
+    return replace(launch, words=(*config, *others)), notes
 
 
 def recipe_paths(path: Path, count: int) -> list[Path]:

@@ -189,7 +189,7 @@ CHAT = '[{"role": "user", "content": "1+1=?"}]'
     ([{"prompt": CHAT, "response": str(n)} for n in range(4)], [],
      "FAIL train.jsonl:1: prompt is a conversation written as text; use a list"),
     ([{"frage": f"{n}", "id": n, "antwort": "x"} for n in range(4)], [],
-     "name the fields of prompt and answer: data.prompt_key=frage data.response_key=antwort"),
+     "rows are bad; use data.prompt_key=frage data.response_key=antwort"),
     ([{"prompt": "Translate:", "response": str(n)} for n in range(8)], [],
      "WARN data: the prompts are the same in every row, 'Translate:'; name the column that holds them (data"),
     ([{"prompt": str(n), "response": "yes"} for n in range(8)], [], "WARN data: the answers are the same in every row"),
