@@ -251,6 +251,8 @@ class Ended(Event):
     following: tuple[str, ...] = ()
     """Which command of rlrun helps where something is wrong, and its arguments besides the run."""
     verdict: RunVerdict | None = None
+    cause: str = ""
+    """The name of the `Cause` of a fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
