@@ -68,9 +68,9 @@ def run(found: points.Sweep) -> int:
     views = points.views(found)
     say_table(table(views))
     for view in views:
-        if view.entry.status == "failed" or view.state.doubtful:
-            say_problems([f"{view.entry.name}: {view.entry.why or view.state.why}"])
-    if any(view.entry.status != "finished" for view in views):
+        if view.status == "failed" or view.state.doubtful:
+            say_problems([f"{view.entry.name}: {view.why or view.state.why}"])
+    if any(view.status != "finished" for view in views):
         tell(f"rlrun train --resume {found.path} goes on with what is not done")
     return code
 
@@ -80,7 +80,8 @@ def answer_sweep(path: Path) -> CommandAnswer:
     views = points.views(points.read(path))
     nodes = [
         {
-            **asdict(view.entry), "folder": view.folder.path, "step": view.state.step,
+            **asdict(view.entry), "status": view.status, "why": view.why, "folder": view.folder.path,
+            "step": view.state.step,
             "steps": view.state.steps, "held_out": held_out_score(view.state.validation),
         }
         for view in views
@@ -138,19 +139,19 @@ def _show_views(sweep: points.Sweep) -> Iterator[points.OnViews]:
 
 def table(views: Sequence[points.View], most: int | None = None) -> Table:
     """A row for each point. Of more than `most`, running and failed ones are shown first, and all are counted."""
-    order = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
+    order = sorted(range(len(views)), key=lambda place: (views[place].status not in ("running", "failed"), place))
     picked = sorted(order[:most])
     rows = list[list[Cell]]()
     for view in (views[place] for place in picked):
         entry, state = view.entry, view.state
-        elapsed = time.time() - state.started_at if entry.status == "running" and state.started_at else state.elapsed_s
-        status = ("doubtful", "yellow") if state.doubtful else (entry.status, COLOURS[entry.status])
+        elapsed = time.time() - state.started_at if view.status == "running" and state.started_at else state.elapsed_s
+        status = ("doubtful", "yellow") if state.doubtful else (view.status, COLOURS[view.status])
         step = f"{state.step}/{state.steps}" if state.steps else ""
         score = f"{label(state.last.name)} {state.last.shown}" if state.last else ""
         elapsed_text, folder = clock(elapsed) if state.started_at else "", os.path.relpath(view.folder.path)
         rows.append([(entry.name, "bold"), status, step, score, elapsed_text, (folder, "dim")])
     if len(picked) < len(views):
-        states = [view.entry.status for view in views]
+        states = [view.status for view in views]
         counts = ", ".join(f"{states.count(status)} {status}" for status in dict.fromkeys(states))
         rows.append([(f"{len(views)} points", "dim"), (counts, "dim")])
     return make_table(["point", "status", "step", "held out", "time", "folder"], rows)
