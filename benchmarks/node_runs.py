@@ -80,11 +80,10 @@ def wait_for(ready: Callable[[], object], process: subprocess.Popen[str]) -> Non
 
 def find_processes(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
     """Processes of a node's network whose command line holds `mark`."""
-    listed = subprocess.run(["ip", "netns", "pids", cluster.space(number)], capture_output=True, text=True, check=True)
     found = []
-    for pid in map(int, listed.stdout.split()):
+    for process in cluster.processes(number):
         with suppress(psutil.Error):  # it has ended
-            if mark in " ".join((process := psutil.Process(pid)).cmdline()):
+            if mark in " ".join(process.cmdline()):
                 found.append(process)
     return found
 

@@ -60,6 +60,15 @@ def interface_of_addresses() -> dict[str, str]:
     return {one.address: name for name, addresses in interfaces for one in addresses if one.family in internet}
 
 
+def own_address() -> str:
+    """Address of the network interface by which this machine reaches others; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+    addresses = (ip for ip in interface_of_addresses() if ":" not in ip and ip != LOOPBACK)
+    return next(addresses, LOOPBACK)
+
+
 def loopback() -> str:
     """`lo`, the network interface of `LOOPBACK`; empty where this system names it otherwise."""
     return "lo" if os.path.exists("/sys/class/net/lo") else ""

@@ -119,7 +119,7 @@ class _RayRun:
         while isinstance(joined := _join_cluster(self.request.address), CallFailure):
             why = f"{self.request.address} cannot be joined: {joined.reason}"
             if time.monotonic() > deadline:
-                raise NotStarted(f"cluster.address: {why}; rlrun cluster status tells more")
+                raise NotStarted(f"cluster.address: {why}; ray status tells more")
             self._report_waiting(f"the cluster {why}")
             time.sleep(LOOK_S)
             self._handle_requests()
