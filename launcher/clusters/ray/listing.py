@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -33,14 +32,10 @@ ALIVE = 0  # GcsNodeInfo.state
 class RayNode:
     """A node as Ray lists it."""
 
-    id: str
     alive: bool
     address: str
-    hostname: str
     cpus: float
     gpus: float
-    free_cpus: float = 0.0
-    free_gpus: float = 0.0
 
 
 def head_address(address: str) -> str:
@@ -121,24 +116,14 @@ def main(address: str) -> None:
 
 def _query_nodes(address: str) -> list[dict[str, Any]]:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # noqa: PLC0415  # late: the other side of the pipe does not load Ray
-    from ray.autoscaler.v2.sdk import get_cluster_status  # noqa: PLC0415  # as above
 
-    status = get_cluster_status(address, timeout=ANSWER_S)
-    free = {
-        node.node_id: {info.resource_name: info.total - info.used for info in node.resource_usage.usage}
-        for node in (*status.active_nodes, *status.idle_nodes)
-        if node.resource_usage
-    }
     infos = GcsClient(address=address).get_all_node_info(timeout=ANSWER_S).values()
-    return [asdict(_node(info, free.get(info.node_id.hex(), {}))) for info in infos]
+    return [asdict(_node(info)) for info in infos]
 
 
-def _node(info: Any, free: Mapping[str, float]) -> RayNode:
+def _node(info: Any) -> RayNode:
     total = info.resources_total
-    return RayNode(
-        info.node_id.hex(), info.state == ALIVE, info.node_manager_address, info.node_manager_hostname,
-        total.get("CPU", 0.0), total.get("GPU", 0.0), free.get("CPU", 0.0), free.get("GPU", 0.0),
-    )  # fmt: skip
+    return RayNode(info.state == ALIVE, info.node_manager_address, total.get("CPU", 0.0), total.get("GPU", 0.0))
 
 
 if __name__ == "__main__":
