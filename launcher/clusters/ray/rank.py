@@ -32,6 +32,8 @@ class Rank:
     def __init__(self) -> None:
         self.job: LocalJob | None = None
         self.on_disk = True
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+        """Of the log, where there is no shared disk; it is deleted once all of it was returned."""
         self.polled_at = 0.0
 
     def describe(self) -> dict[str, Any]:
@@ -49,7 +51,8 @@ class Rank:
         folder = Path(logs)
         self.on_disk = (folder / f"rank-{rank}.log").exists()
         if not self.on_disk:  # no shared disk: the launcher writes the log
-            folder = machine.process_folder("rlrun-rank", Path(tempfile.gettempdir()))
+            self.folder = tempfile.TemporaryDirectory(prefix="rlrun-rank-")
+            folder = Path(self.folder.name)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
         python = sys.executable if not os.path.exists(argv[0]) else argv[0]
         process = Process(rank, (python, *argv[1:]), env)
@@ -69,6 +72,8 @@ class Rank:
             lines = self.job.lines()
             if lines or code is not None or time.monotonic() > deadline:
                 self.polled_at = time.monotonic()
+                if code is not None and self.folder:
+                    self.folder.cleanup()
                 return "".join(line + "\n" for line in lines), self.on_disk, code, self.job.usage()
             time.sleep(PAUSE_S)
 
