@@ -84,22 +84,23 @@ def _too_few(run: RunSpec, n_here: int, level: Level) -> CheckResult:
 def _check_nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[CheckResult]:
     """Check the cluster at `address` for the nodes that a run asks for, whether or not others use them now."""
     try:
-        alive = [node for node in list_nodes(head_address(address)) if node.alive]
+        head = head_address(address)
+        alive = [node for node in list_nodes(head) if node.alive]
     except Problems as problems:
         yield from from_problems(problems.problems, level)
         return
     if not is_node():
         yield CheckResult(
-            level, "cluster", f"{address}: this machine is not a node of it", f"use ray start --address={address}"
+            level, "cluster", f"{head}: this machine is not a node of it", f"use ray start --address={head}"
         )
         return
     suitable = [node for node in alive if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
     asked = f"{count} {'node' if count == 1 else 'nodes'} with {_counts(each.get('CPU', 0), each.get('GPU', 0))}"
     if len(suitable) >= count:
-        yield CheckResult("OK", "hardware", f"{asked} of {len(alive)} at {address}")
+        yield CheckResult("OK", "hardware", f"{asked} of {len(alive)} at {head}")
         return
     offered = "; ".join(f"{node.address} has {_counts(node.cpus, node.gpus)}" for node in alive)
-    message = f"the run asks for {asked}, and the cluster at {address} has {len(suitable)}: {offered or 'no node'}"
+    message = f"the run asks for {asked}, and the cluster at {head} has {len(suitable)}: {offered or 'no node'}"
     yield CheckResult("WARN", "hardware", message, "run ray start on more machines; the run waits for them")
 
 
