@@ -132,18 +132,6 @@ def stopped(here: Here, expected: Expected) -> Went:
     return Went("rlrun stop, then --resume", got, ok and equal, time.monotonic() - began)
 
 
-def stopped_waiting(here: Here, expected: Expected) -> Went:
-    began = time.monotonic()
-    here("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600")
-    run = Run(here, "waiting")
-    run.until(lambda: "pending (" in run.said.read_text(), "waiting")
-    listed = [line for line in run.rlrun("runs").splitlines() if "slurm/waiting" in line]
-    output, code = run.rlrun("stop", str(run.folder)), run.end()
-    here("scancel", "--user=root")
-    ok = "stopped" in output and code == 143 and run.starts == 0 and "waiting" in listed[0].split()[1:]
-    return Went("rlrun stop of one that still waits", output.rpartition(": ")[2], ok, time.monotonic() - began)
-
-
 def over_two(here: Here, expected: Expected) -> Went:
     began = time.monotonic()
     run = Run(here, "over-two", *TWO)
@@ -157,7 +145,7 @@ def one_taken(here: Here, expected: Expected) -> Went:
     return _ended(run, expected, 2, "one of its two nodes is taken by another job: saved, requeued, resumed", began)
 
 
-CASES = (preempted, out_of_time, stopped, stopped_waiting)
+CASES = (preempted, out_of_time, stopped)
 SEVERAL = (over_two, one_taken)
 
 
