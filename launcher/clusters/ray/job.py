@@ -10,7 +10,7 @@ starts at once, never hangs where Ray does, and survives the loss of the cluster
     < {"usage": [{...}]}                                `Usage`s, now and then
     < {"waiting": "..."}                                for resources, and which are missing
     < {"refused": ["..."]}                              why nothing was started
-    < {"rank": 1, "output": "...", "kept": true}        whole lines of a log; kept: this machine's file holds them too
+    < {"rank": 1, "output": "..."}                      whole lines of its log
     < {"rank": 1, "code": 0}                            its process ended
     < {"rank": 1, "lost": "node 10.0.0.2 is gone"}      with the node or the actor that it ran on
     < {"lost": "the Ray cluster does not answer"}       and all that ran there
@@ -78,9 +78,9 @@ class RayJob:
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
         request = DriverRequest(
             [{**vars(process), "argv": list(process.argv), "env": dict(process.env)} for process in plan.processes],
-            plan.nnodes, plan.gpus, cpus, usage_s, str(logs), head_address(address), wait_s, env, os.getcwd(),
+            plan.nnodes, plan.gpus, cpus, usage_s, str(logs.absolute()), head_address(address), wait_s, env,
+            os.getcwd(),
         )  # fmt: skip
-        self._logs = logs
         self._count = len(request.processes)
         self._ended = set[int]()
         self._failures: list[Failure] = []
@@ -91,8 +91,6 @@ class RayJob:
         self._usage: list[Usage] = []
         self._lines: list[str] = []
         self._partial_line = b""
-        for process in request.processes:
-            (logs / f"rank-{process['rank']}.log").touch(mode=0o600)
         own = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
         environment = {RECONNECT: "10", **os.environ, **own}
         source, output = os.pipe()
@@ -178,12 +176,9 @@ class RayJob:
 
     def _handle(self, message: dict[str, Any]) -> None:
         match message:
-            case {"rank": rank, "output": text, "kept": kept}:
+            case {"rank": rank, "output": text}:
                 if rank == 0:
                     self._lines += text.split("\n")[:-1]  # not splitlines: an event may hold other line separators
-                if not kept:
-                    with (self._logs / f"rank-{rank}.log").open("a", encoding="utf-8") as log:
-                        log.write(text)
             case {"rank": rank, "code": code}:
                 self._end_rank(rank, code)
             case {"rank": rank, "lost": why}:

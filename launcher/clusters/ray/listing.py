@@ -86,14 +86,9 @@ def check_address(address: str) -> None:
 def list_nodes(address: str) -> list[RayNode]:
     """The nodes of the cluster at `address`. Raises `Problems` where the head does not answer in `ANSWER_S` seconds."""
     check_address(address)
+    command = [sys.executable, "-P", "-m", __name__, address]
     try:
-        completed = subprocess.run(
-            [sys.executable, "-P", "-m", __name__, address],
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_S,
-            check=False,
-        )
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except subprocess.TimeoutExpired as error:
         why = f"{address}: no Ray head answered within {ANSWER_S:g} s"
         raise Problems(Problem("cluster", why, START, "not-reachable")) from error
@@ -118,12 +113,13 @@ def _query_nodes(address: str) -> list[dict[str, Any]]:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # noqa: PLC0415  # late: the other side of the pipe does not load Ray
 
     infos = GcsClient(address=address).get_all_node_info(timeout=ANSWER_S).values()
-    return [asdict(_node(info)) for info in infos]
-
-
-def _node(info: Any) -> RayNode:
-    total = info.resources_total
-    return RayNode(info.state == ALIVE, info.node_manager_address, total.get("CPU", 0.0), total.get("GPU", 0.0))
+    return [
+        {
+            "alive": info.state == ALIVE, "address": info.node_manager_address,
+            "cpus": info.resources_total.get("CPU", 0.0), "gpus": info.resources_total.get("GPU", 0.0),
+        }
+        for info in infos
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

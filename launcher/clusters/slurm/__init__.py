@@ -60,7 +60,7 @@ port=$(of_machine 'free_ports(1)[0]')
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$({python} -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_TMPDIR=/tmp/rlrun-$SLURM_JOB_ID RAY_gcs_rpc_server_reconnect_timeout_s=10
 keep() {{
-  mkdir -p "$RAY_TMPDIR"
+  mkdir -p "$RAY_TMPDIR" && [ -O "$RAY_TMPDIR" ] || exit 1  # nobody else's
   while true; do {python} -m ray.scripts.scripts start --block --disable-usage-stats{args} "$@"; sleep 1; done
 }}
 export -f keep
