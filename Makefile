@@ -76,7 +76,7 @@ logger-chaos: $(VENV)/ready-dev  ## kill the server KILLS times while a script l
 logger-calls: $(VENV)/ready-dev  ## how long a call of DualLogger takes, with the platform up, down, hanging, answering 500
 	$(VENV)/bin/python benchmarks/logger_calls.py
 
-node-runs: $(VENV)/ready-dev  ## runs over 4 simulated nodes (root): equality with one node, missing GPUs, SIGSTOP, SIGTERM
+node-runs: $(VENV)/ready-dev  ## runs over 4 simulated nodes (root): equality with one node, and GPUs that no node has
 	$(VENV)/bin/python benchmarks/node_runs.py 4
 
 node-chaos: $(VENV)/ready-dev  ## kill parts of runs over two nodes on this machine (root); each must end as an undisturbed run does

@@ -1,8 +1,7 @@
 """Runs over several nodes of this machine: `python benchmarks/node_runs.py NODES [KILLS SEED]`.
 
 Network namespaces, each with a Ray of its own (`nodes`). GRPO over 2 and over all nodes against as many processes of
-one machine; a run that asks for GPUs that no node has; SIGSTOP of one process, which must be named; SIGTERM, which must
-save and be resumed to the same end.
+one machine; a run that asks for GPUs that no node has.
 
 With KILLS each victim gets SIGKILL so many times at a random moment of a run over two nodes: a training process, the
 Ray worker that started it, the process that speaks with Ray, a node's raylet, the head, or `rlrun train` itself (which
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,9 +20,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
-from statistics import median
 
 import psutil
 from chaos import BEGIN, DATA, LEARNT, PROJECT, result_of
@@ -33,8 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.checkpoints import newest_verified
-from launcher.core.events import Event, Restarted, Stalled, Step, events_of
+from launcher.core.events import Event, Restarted, Step, events_of
 
 LAST = 40
 STEPS = [
@@ -84,11 +80,10 @@ def wait_for(ready: Callable[[], object], process: subprocess.Popen[str]) -> Non
 
 def find_processes(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
     """Processes of a node's network whose command line holds `mark`."""
-    listed = subprocess.run(["ip", "netns", "pids", cluster.space(number)], capture_output=True, text=True, check=True)
     found = []
-    for pid in map(int, listed.stdout.split()):
+    for process in cluster.processes(number):
         with suppress(psutil.Error):  # it has ended
-            if mark in " ".join((process := psutil.Process(pid)).cmdline()):
+            if mark in " ".join(process.cmdline()):
                 found.append(process)
     return found
 
@@ -126,42 +121,6 @@ def missing(cluster: Nodes) -> Row:
     late = ended - began - WAIT_S
     seen = f"exit {code}, refused {late:.1f} s after cluster.wait_s, {len(left)} processes left"
     return "GPUs that no node has", seen, code == 2 and waited and not left and late <= 10
-
-
-def stopped(cluster: Nodes) -> Row:
-    """A stalled process is named."""
-    long = [word for word in RUN if not word.startswith("trainer.total")]
-    process = begin(cluster, "standing", *long, "trainer.total_training_steps=2000", *there(2))
-    wait_for(lambda: len(events_now("standing", Step)) > 12, process)
-    pace = median(late.at - soon.at for soon, late in pairwise(events_now("standing", Step)[2:]))
-    ranks = [each for number in range(cluster.count) for each in find_processes(cluster, number, WORKER)]
-    victim = next((each for each in ranks if each.environ()["RANK"] == "1"), None)  # on whichever node Ray has put it
-    if victim is None:
-        raise NotReached("no process of rank 1")
-    victim.suspend()
-    since = time.time()
-    wait_for(lambda: events_now("standing", Stalled), process)
-    victim.resume()
-    launcher_of(process).send_signal(signal.SIGTERM)
-    code, stalled = process.wait(), events_now("standing", Stalled)[0]
-    took, bound, rank = stalled.at - since, 2 * pace + 10, vars(stalled)["rank"]
-    seen = f"rank {rank} named after {took:.1f} s (bound {bound:.1f}), exit {code} when stopped"
-    return "SIGSTOP of rank 1", seen, rank == 1 and took <= bound
-
-
-def asked(cluster: Nodes) -> Row:
-    """SIGTERM saves, ends with 143, and the run resumed is the run that was never touched."""
-    process = begin(cluster, "asked", *RUN, *there(2))
-    wait_for(lambda: len(events_now("asked", Step)) > 10, process)
-    began = time.monotonic()
-    launcher_of(process).send_signal(signal.SIGTERM)
-    code, took = process.wait(), time.monotonic() - began
-    verified = newest_verified(folder_of("asked") / "checkpoints")[0]
-    again = begin(cluster, "asked", "--resume", str(folder_of("asked"))).wait()
-    same = again == 0 and result_of(folder_of("asked"), LAST) == result_of(folder_of("nodes-2"), LAST)
-    kept = f"{verified.name if verified else 'nothing'} verifies"
-    seen = f"exit {code} in {took:.1f} s, {kept}, resumed run {'equal' if same else 'DIFFERS'}"
-    return "SIGTERM", seen, code == 143 and took <= 10 and verified is not None and same
 
 
 def kill(cluster: Nodes, victim: str, launcher: psutil.Process, chance: random.Random) -> None:
@@ -232,8 +191,7 @@ def main(count: int, kills: int, seed: int) -> int:
                 for number, victim in product(range(kills), VICTIMS):
                     measured.append((f"SIGKILL of {victim}", partial(killed, cluster, victim, number, chance)))
             else:
-                of_one = {"GPUs that no node has": missing, "SIGSTOP of rank 1": stopped, "SIGTERM": asked}
-                measured += [(what, partial(measure, cluster)) for what, measure in of_one.items()]
+                measured.append(("GPUs that no node has", partial(missing, cluster)))
                 measured += [(f"{count} nodes", partial(equal, cluster, count))] if count > 2 else []
             rows += [row_of(what, measure) for what, measure in measured]
         os.chdir("/")

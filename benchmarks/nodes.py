@@ -13,22 +13,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from launcher.clusters.nodes import processes
-from launcher.clusters.nodes.home import Home, Node, auth_env
+import psutil
 
 RLRUN = [sys.executable, "-m", "launcher"]
-NETWORK, INTERFACE = "10.77.0", "eth0"
+NETWORK, INTERFACE, PORT = "10.77.0", "eth0", 6379
+KEEP = 'while true; do "$@"; sleep 1; done'
+TUNED = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10", "RAY_health_check_period_ms": "1000"}
 WHOLE_S = 60.0
 ALIVE = """
 import json, sys
@@ -49,27 +48,20 @@ class Nodes:
     def __init__(self, count: int, folder: Path, words: Sequence[str]) -> None:
         self.count, self.folder, self.words = count, folder, list(words)
         self._name = f"rl{os.getpid()}"
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT of the cluster."""
-        return self.node(0).address
+        self.address = f"{self.ip(0)}:{PORT}"
 
     def ip(self, number: int) -> str:
         return f"{NETWORK}.{number + 1}"
 
-    def home(self, number: int) -> Home:
-        return Home(self.folder / f"node-{number}")
-
-    def node(self, number: int) -> Node:
-        found = self.home(number).node()
-        assert found, f"node {number} is not up"
-        return found
+    def log(self, number: int) -> Path:
+        return self.folder / f"node-{number}.log"
 
     def environment(self, number: int) -> dict[str, str]:
         """For what runs on the node: `cluster.address=auto` finds the cluster, and Ray's own tools are let in."""
-        dropped = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
-        return {**dropped, **auth_env(self.home(number).token), "RLRUN_CLUSTER": str(self.home(number).path)}
+        dropped = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        temp = self.folder / str(number)
+        temp.mkdir(exist_ok=True)
+        return {**dropped, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0f" * 32, "RAY_TMPDIR": str(temp), **TUNED}
 
     def inside(self, number: int, argv: Sequence[str]) -> list[str]:
         """The words that run `argv` on a node."""
@@ -85,16 +77,20 @@ class Nodes:
         options = {"env": self.environment(number), "text": True, "capture_output": True}
         return subprocess.run(self.inside(number, argv), check=False, **{**options, **more})
 
-    def rlrun(self, number: int, *words: str) -> str:
-        """What it prints. Raises `AssertionError` where it fails."""
-        ran = self.run(number, [*RLRUN, *words])
-        assert ran.returncode == 0, f"{words} on node {number}: {ran.stdout}{ran.stderr}"
-        return ran.stdout
-
     def kill_head(self) -> None:
         """The process that knows all nodes; what it knew is gone."""
-        [head] = [process for process in processes.find(self.node(0)) if process.name() == "gcs_server"]
+        [head] = [process for process in self.processes(0) if process.name() == "gcs_server"]
         head.kill()
+
+    def processes(self, number: int) -> list[psutil.Process]:
+        """Those of the node's network."""
+        space = self.space(number)
+        listed = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=False).stdout
+        found = []
+        for pid in map(int, listed.split()):
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
+        return found
 
     def alive(self) -> dict[str, str]:
         """Id and address of the nodes that the head counts; none while there is no head."""
@@ -102,22 +98,19 @@ class Nodes:
         output: dict[str, dict[str, str]] = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
         return output.get("alive", {})
 
-    def whole(self, seconds: float = WHOLE_S, gone: str = "") -> float:
-        """Wait until every node is counted, once each: seconds that it took.
-
-        A node that was killed is counted until the head notices; `gone` is its id.
-        """
-        began, wanted = time.monotonic(), sorted(self.ip(number) for number in range(self.count))
-        while sorted((alive := self.alive()).values()) != wanted or gone in alive:
+    def whole(self, seconds: float = WHOLE_S, among: int | None = None) -> float:
+        """Wait until every node, or the first `among`, is counted, once each: seconds that it took."""
+        began, wanted = time.monotonic(), sorted(self.ip(number) for number in range(among or self.count))
+        while sorted((alive := self.alive()).values()) != wanted:
             assert time.monotonic() - began < seconds, (
-                f"after {seconds:g} s these are alive: {alive}\n{self.keeper_lines()}"
+                f"after {seconds:g} s these are alive: {alive}\n{self.last_lines()}"
             )
             time.sleep(0.2)
         return time.monotonic() - began
 
-    def keeper_lines(self) -> str:
-        """The last lines of each node's keeper."""
-        logs = [self.home(number).keeper_log.read_text().splitlines()[-8:] for number in range(self.count)]
+    def last_lines(self) -> str:
+        """The last lines of each node's Ray."""
+        logs = [self.log(number).read_text().splitlines()[-8:] for number in range(self.count)]
         return "\n".join(f"node {number}: {line}" for number, lines in enumerate(logs) for line in lines)
 
     def space(self, number: int) -> str:
@@ -147,21 +140,27 @@ class Nodes:
             for link in ("lo", INTERFACE):
                 _ip("-n", space, "link", "set", link, "up")
 
-    def start(self, at_once: int) -> None:
-        self.rlrun(0, "cluster", "up", "--address", self.ip(0), "--", *self.words)
-        words = ["cluster", "join", self.address, "--token-file", str(self.home(0).token), "--", *self.words]
-        with ThreadPoolExecutor(at_once) as several:
-            list(several.map(lambda number: self.rlrun(number, *words), range(1, self.count)))
+    def start(self) -> None:
+        """Ray on each node, started again when it dies, as docs/clusters.md has it."""
+        for number in range(self.count):
+            role = (
+                [f"--address={self.address}"] if number else ["--head", f"--port={PORT}", "--include-dashboard=false"]
+            )
+            start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *role]
+            with self.log(number).open("w") as log:
+                words = ["sh", "-c", KEEP, "sh", *start, f"--node-ip-address={self.ip(number)}", *self.words]
+                self.begin(number, words, stdout=log, stderr=log)
+            self.whole(self.count * WHOLE_S, among=number + 1)
 
     def clear(self) -> None:
         """Everything that was made, whatever state it is in."""
         for number in reversed(range(self.count)):
-            if self.home(number).path.exists():
-                self.run(number, [*RLRUN, "cluster", "down"])
-        for name in [f"{self._name}-{number}" for number in range(self.count)] + [f"{self._name}-sw"]:
-            left = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
-            for pid in left.split():
-                processes.send(int(pid), signal.SIGKILL)
+            while left := self.processes(number):
+                for process in left:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                psutil.wait_procs(left, 10)
+        for name in [*(self.space(number) for number in range(self.count)), f"{self._name}-sw"]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
@@ -171,16 +170,13 @@ def _ip(*words: str) -> None:
 
 
 @contextmanager
-def nodes(count: int, *words: str, at_once: int = 1) -> Iterator[Nodes]:
-    """`count` nodes that form a cluster; `words` are for `ray start` on each, by default two CPUs and little memory.
-
-    One after another where the cores are few: Ray gives a node up that is not registered after 30 s.
-    """
+def nodes(count: int, *words: str) -> Iterator[Nodes]:
+    """`count` nodes that form a cluster; `words` are for `ray start` on each, by default two CPUs and little memory."""
     folder = Path(tempfile.mkdtemp(prefix="rlrun-nodes-"))
     made = Nodes(count, folder, words or ("--num-cpus=2", "--object-store-memory=83886080"))
     try:
         made.wire()
-        made.start(at_once)
+        made.start()
         yield made
     finally:
         made.clear()

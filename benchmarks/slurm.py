@@ -102,23 +102,11 @@ def _ended(run: Run, expected: Expected, starts: int, asked: str, began: float, 
     return Went(asked, got, equal and run.starts >= starts, time.monotonic() - began)
 
 
-def submitted(here: Here, expected: Expected) -> Went:
-    began = time.monotonic()
-    return _ended(Run(here, "submitted"), expected, 1, "submit and follow to the end", began)
-
-
 def preempted(here: Here, expected: Expected) -> Went:
     began, run = time.monotonic(), Run(here, "preempted")
     run.at(100)
     here("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 5")
     return _ended(run, expected, 2, "preempted by another job, saved, requeued by Slurm, resumed", began)
-
-
-def requeued(here: Here, expected: Expected) -> Went:
-    began, run = time.monotonic(), Run(here, "requeued")
-    run.at(100)
-    here("scontrol", "requeue", _job(run))
-    return _ended(run, expected, 2, "requeued by hand, resumed", began)
 
 
 def out_of_time(here: Here, expected: Expected) -> Went:
@@ -144,22 +132,6 @@ def stopped(here: Here, expected: Expected) -> Went:
     return Went("rlrun stop, then --resume", got, ok and equal, time.monotonic() - began)
 
 
-def stopped_waiting(here: Here, expected: Expected) -> Went:
-    began = time.monotonic()
-    here("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600")
-    run = Run(here, "waiting")
-    run.until(lambda: "pending (" in run.said.read_text(), "waiting")
-    listed = [line for line in run.rlrun("runs").splitlines() if "slurm/waiting" in line]
-    output, code = run.rlrun("stop", str(run.folder)), run.end()
-    here("scancel", "--user=root")
-    ok = "stopped" in output and code == 143 and run.starts == 0 and "waiting" in listed[0].split()[1:]
-    return Went("rlrun stop of one that still waits", output.rpartition(": ")[2], ok, time.monotonic() - began)
-
-
-def _job(run: Run) -> str:
-    return (run.folder / "slurm" / "job.json").read_text().split('"')[3]
-
-
 def over_two(here: Here, expected: Expected) -> Went:
     began = time.monotonic()
     run = Run(here, "over-two", *TWO)
@@ -173,7 +145,7 @@ def one_taken(here: Here, expected: Expected) -> Went:
     return _ended(run, expected, 2, "one of its two nodes is taken by another job: saved, requeued, resumed", began)
 
 
-CASES = (submitted, preempted, requeued, out_of_time, stopped, stopped_waiting)
+CASES = (preempted, out_of_time, stopped)
 SEVERAL = (over_two, one_taken)
 
 

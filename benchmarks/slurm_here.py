@@ -57,7 +57,7 @@ PreemptMode=REQUEUE
 JobRequeue=1
 KillWait=30
 ReturnToService=2
-PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace} State=UP
+PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE State=UP
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF State=UP
 """
 NODE = "NodeName={host} NodeAddr={address} CPUs={cpus} State=UNKNOWN\n"
@@ -117,8 +117,8 @@ def _inside(made: Nodes, number: int, argv: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def slurm(grace_s: int = 0, machines: Sequence[Machine] = ()) -> Iterator[Here]:
-    """Partition `high` preempts `low`, whose jobs then wait again; `grace_s` after they have been told."""
+def slurm(machines: Sequence[Machine] = ()) -> Iterator[Here]:
+    """Partition `high` preempts `low`, whose jobs then wait again."""
     folder = Path(tempfile.mkdtemp(prefix="rlrun-slurm-"))
     folder.chmod(0o755)
     first, *_ = machines = machines or [this_machine()]
@@ -128,7 +128,7 @@ def slurm(grace_s: int = 0, machines: Sequence[Machine] = ()) -> Iterator[Here]:
         "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
     }
     here, daemons = Here(folder, env, os.cpu_count() or 1, first.inside), list[subprocess.Popen[bytes]]()
-    _configure(here, machines, grace_s)
+    _configure(here, machines)
     munge = [f"--{name}={folder}/munge.{kind}" for name, kind in (
         ("key-file", "key"), ("socket", "socket"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"),
     )]  # fmt: skip
@@ -154,7 +154,7 @@ def slurm(grace_s: int = 0, machines: Sequence[Machine] = ()) -> Iterator[Here]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configure(here: Here, machines: Sequence[Machine], grace_s: int) -> None:
+def _configure(here: Here, machines: Sequence[Machine]) -> None:
     folder, (ctld, slurmd) = here.folder, free_ports(2)
     (folder / "state").mkdir()
     for machine in machines:
@@ -162,7 +162,7 @@ def _configure(here: Here, machines: Sequence[Machine], grace_s: int) -> None:
     first = machines[0]
     nodes = [NODE.format(host=machine.host, address=machine.address, cpus=here.cpus) for machine in machines]
     conf = CONF.format(
-        folder=folder, host=first.host, address=first.address, ctld=ctld, slurmd=slurmd, grace=grace_s
+        folder=folder, host=first.host, address=first.address, ctld=ctld, slurmd=slurmd
     )  # fmt: skip
     whole, partitions, rest = conf.partition("PartitionName=")
     (folder / "slurm.conf").write_text("".join([whole, *nodes, partitions, rest]))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# GRPO of Qwen2.5-32B-Instruct on GSM8K with verl 0.9.1: two machines of eight GPUs, which rlrun cluster up and join
-# have made one Ray cluster.
+# GRPO of Qwen2.5-32B-Instruct on GSM8K with verl 0.9.1: two machines of eight GPUs, which ray start has
+# made one Ray cluster.
 # recipes/verl-grpo-2-nodes.sh engine.python=/opt/verl/bin/python trainer.experiment_name=first
 # Date 2026-11-24 · hardware: 2 x 8 GPUs with 80 GB · result: not measured yet.
 set -euo pipefail

@@ -12,7 +12,6 @@ import pytest
 pytestmark = pytest.mark.usefixtures("without_gc")
 
 BELOW = {
-    "clusters.nodes": "core",
     "config.names": "core spec",
     "hubs": "core",
     "logs.forms": "core",
@@ -26,7 +25,7 @@ BELOW = {
     "monitor": "core spec",
     "sandbox": "core",
     "rewards.worker": "core spec sandbox",
-    "clusters.ray": "core clusters.nodes spec clusters.local",
+    "clusters.ray": "core spec clusters.local",
     "rewards": "core hubs spec rewards.worker sandbox",
     "text": "core spec models",
     "trackers": "core",
@@ -48,7 +47,7 @@ BELOW = {
     "engines.torch.train": (
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),
-    "preflight.checks": "core clusters.nodes health hubs spec data models clusters.ray rewards text runs config",
+    "preflight.checks": "core health hubs spec data models clusters.ray rewards text runs config",
     "cli": "core hubs logs monitor views",
     "engines": "core clusters.local",
     "engines.torch": (
@@ -56,9 +55,7 @@ BELOW = {
         "engines.torch.rollout engines.torch.train engines"
     ),
     "preflight": "core spec models runs config preflight.checks",
-    "tools": (
-        "core clusters.nodes hubs spec data models clusters.ray tools.merge runs config preflight preflight.checks"
-    ),
+    "tools": ("core hubs spec data models tools.merge runs config preflight preflight.checks"),
     "tools.doctor": "core hubs data models sandbox preflight.checks",
     "engines.torch.rollout.vllm": (
         "core spec clusters.local models engines.torch.model engines.torch.parallel engines.torch.rollout "
@@ -70,7 +67,7 @@ BELOW = {
     ),
     "tools.importing": ("core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"),
     "cli.commands": (
-        "core clusters.nodes health hubs logger spec data models monitor tools.merge runs config trackers "
+        "core health hubs logger spec data models monitor tools.merge runs config trackers "
         "config.reference cli views preflight reports engines.torch tools tools.doctor tools.importing launch "
         "preflight.checks server server.routes"
     ),
@@ -110,7 +107,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "vllm": ("engines/torch/rollout/vllm/engine.py",),
     "psutil": (
         "core/machine.py",
-        "clusters/nodes/",
+        "clusters/ray/listing.py",
         "clusters/local/usage.py",
         "engines/verl/guard.py",
         "environments/processes.py",

@@ -95,7 +95,6 @@ COMMANDS = (
     CommandEntry("env", "environment:app", "Try an environment before a run trains in it.", PREPARE),
     CommandEntry("reward", "reward:app", "Test a reward before a run trains with it.", PREPARE),
     CommandEntry("doctor", "doctor:doctor", "Check this machine: packages, limits, disks, torch, GPUs.", MACHINES),
-    CommandEntry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines.", MACHINES),
 )  # fmt: skip
 """All commands, in the order and under the headings of the help."""
 

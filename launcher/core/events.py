@@ -251,6 +251,8 @@ class Ended(Event):
     following: tuple[str, ...] = ()
     """Which command of rlrun helps where something is wrong, and its arguments besides the run."""
     verdict: RunVerdict | None = None
+    cause: str = ""
+    """The name of the `Cause` of a fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,12 +407,9 @@ INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What reading an event from a line raises where it holds none."""
 
 
-_DAMAGED = 0.0  # `at` of the alert that stands for a damaged line
-
-
 def is_damage(event: Event) -> bool:
-    """Whether `LogReader` gave this event for a line that it could not read."""
-    return isinstance(event, Alert) and event.at == _DAMAGED
+    """Whether `LogReader` gave this event, an alert without a time, for a line that it could not read."""
+    return isinstance(event, Alert) and event.at == 0.0
 
 
 class LogReader:
@@ -440,7 +439,7 @@ class LogReader:
             node = parse_json(line)
             event, self._attempt = from_node(node), int(node.get("attempt", self._attempt))
         except INVALID:
-            return Alert(at=_DAMAGED, step=0, text=f"{self.path.name}: the line at byte {offset} is damaged")
+            return Alert(at=0.0, step=0, text=f"{self.path.name}: the line at byte {offset} is damaged")
         return event
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import logging
 import os
 import platform
 import shutil
 import socket
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +18,6 @@ import psutil
 import pynvml
 
 LOOPBACK = "127.0.0.1"
-OWNED = ".owned"  # file in a folder, locked by the process that owns the folder
 _GROUP = Path("/sys/fs/cgroup")  # of this container; version 2
 
 
@@ -60,6 +57,15 @@ def interface_of_addresses() -> dict[str, str]:
     return {one.address: name for name, addresses in interfaces for one in addresses if one.family in internet}
 
 
+def own_address() -> str:
+    """Address of the network interface by which this machine reaches others; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+    addresses = (ip for ip in interface_of_addresses() if ":" not in ip and ip != LOOPBACK)
+    return next(addresses, LOOPBACK)
+
+
 def loopback() -> str:
     """`lo`, the network interface of `LOOPBACK`; empty where this system names it otherwise."""
     return "lo" if os.path.exists("/sys/class/net/lo") else ""
@@ -94,24 +100,6 @@ def has_open(pid: int, path: Path) -> bool:
 def shell_exit_code(code: int) -> int:
     """A shell's exit code for a process: 128 + the signal that killed it, which Python gives as -signal."""
     return 128 - code if code < 0 else code
-
-
-def process_folder(name: str, base: Path) -> Path:
-    """A new folder for the lifetime of this process, which locks a file in it. Folders of processes that have ended
-    are removed."""
-    for folder in base.glob(f"{name}-*"):
-        with suppress(OSError):  # its process is alive
-            if folder.lstat().st_uid != os.getuid():  # another user's
-                continue
-            lock = os.open(folder / OWNED, os.O_RDWR)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
-    created = Path(tempfile.mkdtemp(prefix=f".{name}-{os.getpid()}-", dir=base))
-    fcntl.flock(os.open(created / OWNED, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # open until the end
-    return created.rename(base / created.name.removeprefix("."))  # others see it once it is locked
 
 
 def run_exit_handlers() -> None:

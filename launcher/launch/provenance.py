@@ -1,7 +1,7 @@
 """lock.json: what decides a run's result besides its settings, so that a rerun can list what has changed.
 
 {"spec": [sha256 of spec.yaml, after each change by a resume, too],
- "code": {"rlrun": {"commit", "diff"}, "folder": {...}}, "python", "system", "installed": [name==version],
+ "code": {"rlrun": {"commit"}, "folder": {"commit"}}, "python", "system", "installed": [name==version],
  "hardware": {...}, "data": sha256, "model": {"files": ...}, "reward": [...], "seed",
  "environment": {name: value}}
 """
@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
@@ -215,19 +214,18 @@ def _digest(node: object) -> str:
 # ---- which source code runs
 
 LIMIT_S = 10.0  # for a git command
-_OWN_SOURCES = ("launcher", "conf")  # what decides a result; the README does not
 
 
 def own_source() -> dict[str, str] | None:
-    """rlrun's own source tree; None where it is installed without a repository."""
+    """The commit of rlrun's own source tree; None where it is installed without a repository."""
     clone = PACKAGE.parent
-    return _version_of(clone, _OWN_SOURCES) if _repository(clone) == clone.resolve() else None
+    return _commit_of(clone) if _repository(clone) == clone.resolve() else None
 
 
 def folder_source(folder: Path) -> dict[str, str] | None:
-    """The repository that `folder` is in; None where it is in none, or in rlrun's own."""
+    """The commit of the repository that `folder` is in; None where it is in none, or in rlrun's own."""
     top = _repository(folder)
-    return None if top is None or top == PACKAGE.parent.resolve() else _version_of(top, ["."])
+    return None if top is None or top == PACKAGE.parent.resolve() else _commit_of(top)
 
 
 def _repository(folder: Path) -> Path | None:
@@ -235,15 +233,10 @@ def _repository(folder: Path) -> Path | None:
     return Path(os.fsdecode(output.strip())).resolve() if output else None
 
 
-def _version_of(top: Path, paths: Sequence[str]) -> dict[str, str]:
-    """`commit`, and `diff`, a sha256 of the changes since to the files that git knows, where there are any."""
-    commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
-    if commit is None:
-        return {"commit": "none yet"}
-    # without the programs that a repository's own settings may name
-    diff = _git(top, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", *paths)
-    digest = "unknown" if diff is None else hashlib.sha256(diff).hexdigest() if diff else ""
-    return {"commit": commit.decode().strip(), **({"diff": digest} if digest else {})}
+def _commit_of(top: Path) -> dict[str, str]:
+    """`commit`, with `-dirty` behind it where files that git knows have changed since."""
+    output = _git(top, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return {"commit": output.decode().strip() if output else "none yet"}
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:

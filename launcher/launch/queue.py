@@ -25,7 +25,6 @@ from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 
 LIFELINE = "RLRUN_POINT"  # set where standard input of `rlrun train` is a pipe that only its parent holds
-PROBLEM_MARK = "✗ "  # begins a line with a problem
 
 
 def watch_lifeline() -> None:
@@ -48,15 +47,17 @@ class Needs:
     """What a run needs of this machine."""
 
     cores: int = 0
-    """CPU cores; 0 means all: the run sets no number, or it takes several machines. `parallel` counts runs instead."""
+    """CPU cores; 0 means all: the run sets no number. `parallel` counts runs instead."""
     gpus: int = 0
+    alone: bool = False
+    """Whether it takes the machines of a cluster, so that none runs beside it."""
 
 
 def needs(run: RunSpec) -> Needs:
     """The GPUs of `run`, and a core for each process with one; on a CPU the cores of its threads."""
     hardware = run.taken
     cores = hardware.processes_per_node * (run.engine.cores() if hardware.is_cpu else 1)
-    return Needs(cores if hardware.nnodes == 1 else 0, hardware.n_gpus_per_node)
+    return Needs(cores, hardware.n_gpus_per_node, alone=hardware.nnodes > 1 and not run.cluster.queues)
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class ResourcePool:
     def _fits(self, wanted: Needs, free_gpus: int) -> bool:
         unknown_gpus = any(taken.needs.gpus and taken.gpus is None for taken in self.taken)  # takes what there is
         if wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
+            return False
+        if wanted.alone or any(taken.needs.alone for taken in self.taken):
             return False
         if self.parallel is not None:
             return len(self.taken) < self.parallel
@@ -169,8 +172,6 @@ class QueuedRun:
     place: Allocation | None = None
     exit_code: int | None = None
     """None until it has ended."""
-    problem: str = ""
-    """The last problem that it printed."""
     new_lines: list[str] = field(default_factory=list)
     """What it printed between the last two calls of `advance`."""
     delivered: int = 0
@@ -226,8 +227,6 @@ class Queue:
         assert run.process and run.place
         code = run.process.poll()
         run.new_lines = run.process.lines(last=code is not None)
-        problems = [line for line in run.new_lines if line.startswith(PROBLEM_MARK)]
-        run.problem = problems[-1].removeprefix(PROBLEM_MARK) if problems else run.problem
         if code is None:
             return False
         run.exit_code = code

@@ -13,7 +13,6 @@ from pathlib import Path
 from launcher.config.amend import is_free
 from launcher.core import checkpoints, machine
 from launcher.core.events import Alert, Crashed, Ended, Event, How, Restarted, Resumed, events_of
-from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import Sink
 from launcher.health.advice import leading_arguments
@@ -21,7 +20,7 @@ from launcher.launch import provenance
 from launcher.launch.follow import POLL_S, Follower, Outcome, follow
 from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis, ProcessExit, diagnose, read_exit
 from launcher.monitor.stall import StallDetector
-from launcher.runs.folder import FIRST_SEQ, AttemptEnd, Folder, Lock, unheard_events
+from launcher.runs.folder import Folder, Lock, unheard_events
 from launcher.runs.stop_requests import SIGNALS, Handle, StopRequest, no_signals
 from launcher.spec.cluster import Job
 from launcher.spec.engine import Engine
@@ -163,8 +162,9 @@ class Supervisor:
                 if next_start is None:
                     end = _with_advice(end, len(causes))
                     verdict = follower.health.verdict(follower.state)
-                    follower.tell([Ended(how=end.how, why=end.why, following=end.following, verdict=verdict)])
-                    crash = end.diagnosis.crash if end.diagnosis else None
+                    crash, cause = (end.diagnosis.crash, end.diagnosis.cause.name) if end.diagnosis else (None, "")
+                    ended = Ended(how=end.how, why=end.why, following=end.following, verdict=verdict, cause=cause)
+                    follower.tell([ended])
                     return Outcome(end.exit_code, follower.state, crash, self.folder.path)
                 follower.tell(unheard_events(self.folder, self.run.engine.reader()))
                 step, first_events = next_start
@@ -185,18 +185,14 @@ class Supervisor:
         if not self._pause(pause_s(restarts), follower, request):
             return self._stopped(request.first)
         logs = self.folder.new_attempt()
-        write_atomic(logs / FIRST_SEQ, str(follower.next_seq))
         try:
-            end = self._run_processes(step, logs, follower, request)
+            return self._run_processes(step, logs, follower, request)
         except Interrupted:
-            end = self._stopped(request.first)
+            return self._stopped(request.first)
         except Problems as problems:
             if not restarts:
                 raise
-            end = _fault(_diagnosis(NODE, problems.lines))  # what the run had before is missing now
-        cause, rank = (end.diagnosis.cause.name, end.diagnosis.rank) if end.diagnosis else (end.how, None)
-        AttemptEnd(cause, end.why, rank, follower.state.step, time.time()).write(logs)
-        return end
+            return _fault(_diagnosis(NODE, problems.lines))  # what the run had before is missing now
 
     def _pause(self, seconds: float, follower: Follower, request: StopRequest) -> bool:
         """Wait; False as soon as the run is asked to end."""

@@ -4,8 +4,8 @@ runs/<project>/<name>-sweep<N>/            sweep.json, and the output of each po
 runs/<project>/<name>-sweep<N>-<point>/    the points' run folders, like any other run's
 
 sweep.json  {"words": [...], "config_dir", "folder": where it was typed, "parallel",
-             "points": [{"name", "differs": {"optim.lr": "1e-06"}, "words", "run", "needs", "status", "exit_code",
-                         "why"}]}
+             "points": [{"name", "differs": {"optim.lr": "1e-06"}, "words", "run", "needs"}]}
+It is written once: how far a point has come is what its run's folder says.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
-from typing import Literal, get_args
 
 from launcher.config.grammar import Point, points
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems
-from launcher.core.state import RunState
+from launcher.core.state import RunState, Status
 from launcher.launch import provenance
 from launcher.launch.follow import POLL_S
 from launcher.launch.queue import Needs, Queue, QueuedRun, ResourcePool, RunCommand, needs
@@ -37,9 +36,9 @@ from launcher.runs.stop_requests import Handle, StopRequest, no_signals
 from launcher.spec.run import Optim, RunSpec
 
 FILE = "sweep.json"
+MARK = "✗ "  # begins a line with a problem
 LOOK_S = 0.5  # between two looks at the events of runs
 NAME, BASE, VALUE = 60, 50, 24  # longest name of a point, of the sweep without its number, and of one value
-Status = Literal["waiting", "running", "finished", "failed", "stopped"]
 Check = Callable[[RunSpec], list[Problem]]
 OnCount = Callable[[int, int], None]
 """Gets how many points are planned, and how many there are."""
@@ -66,10 +65,6 @@ class SweepEntry:
     run: str
     """Name of its run's folder, beside the sweep's."""
     needs: Needs
-    status: Status = "waiting"
-    """How its process ended last; the run's own events count more."""
-    exit_code: int | None = None
-    why: str = ""
 
 
 @dataclass
@@ -91,11 +86,6 @@ class Sweep:
 
     def log_of(self, entry: SweepEntry) -> Path:
         return self.path / f"{entry.name}.log"
-
-    def set(self, place: int, **changes: object) -> None:
-        self.points[place] = replace(self.points[place], **changes)  # type: ignore[arg-type]
-        with suppress(OSError):  # a full disk: the state of each run is in its own folder
-            self.write()
 
     def write(self) -> None:
         node = {name: value for name, value in asdict(self).items() if name != "path"}
@@ -213,13 +203,16 @@ def read(path: Path) -> Sweep:
     file = path / FILE
     try:
         node = parse_json(read_file(file))
-        points = [(entry, entry["needs"]) for entry in node.pop("points")]
-        entries = [SweepEntry(**{**entry, "needs": Needs(needs["cores"], needs["gpus"])}) for entry, needs in points]
+        entries = [
+            SweepEntry(
+                **{each.name: point[each.name] for each in fields(SweepEntry) if each.name != "needs"},
+                needs=Needs(**point["needs"]),
+            )
+            for point in node.pop("points")
+        ]
         sweep = Sweep(path, points=entries, **node)
-        for entry in entries:
-            plain = all(Path(name).name == name for name in (entry.run, entry.name))
-            if not plain or entry.status not in get_args(Status):
-                raise ValueError("a point is damaged")
+        if not all(Path(name).name == name for entry in entries for name in (entry.run, entry.name)):
+            raise ValueError("a point is damaged")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise provenance.unreadable(file, error, "start a new sweep") from error
     return sweep
@@ -235,6 +228,10 @@ class View:
     entry: SweepEntry
     folder: Folder
     state: RunState = field(default_factory=RunState)
+    status: Status = "waiting"
+    exit_code: int | None = None
+    """Of its process, once that has ended."""
+    why: str = ""
 
 
 OnViews = Callable[[Sequence[View], list[tuple[str, str]]], None]
@@ -253,49 +250,36 @@ def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None, handle:
         queue = Queue(pool or ResourcePool(sweep.parallel), [lock.descriptor])
         request = StopRequest(queue, Folder(sweep.path))
         with handle(request):
-            _drive(sweep, queue, request, show)
+            points_now = _drive(sweep, queue, request, show)
     if request:
         return 128 + request.first
-    codes = {entry.exit_code for entry in sweep.points if entry.status != "finished"}
+    codes = {view.exit_code for view in points_now if view.status != "finished"}
     return 0 if not codes else 2 if codes == {2} else 1
 
 
-def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> None:
+def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> list[View]:
     points_now = views(sweep)
-    runs = _queue_points(sweep, points_now, queue)
-    readers = {number: store.RunReader(view.folder.events) for number, view in enumerate(points_now)}
+    runs = [(view, queue.add(_command(sweep, view))) for view in points_now if view.status != "finished"]
+    readers = {view.entry.run: store.RunReader(view.folder.events) for view, _ in runs}
+    for view, _ in runs:
+        view.status, view.why = "waiting", ""
     looked_at = 0.0
     while not queue.is_done:
         changed = queue.advance()
-        for number, run in runs.items():
+        looks = bool(changed) or time.monotonic() - looked_at >= LOOK_S
+        looked_at = time.monotonic() if looks else looked_at
+        for view, run in runs:
             if run in changed:
-                status, why = _status(run, sweep.log_of(sweep.points[number]), request)
-                sweep.set(number, status=status, exit_code=run.exit_code, why=why)
-                points_now[number].entry = sweep.points[number]
-        if changed or time.monotonic() - looked_at >= LOOK_S:
-            looked_at = time.monotonic()
-            for number, run in runs.items():
-                if run in changed and run.exit_code is not None:
-                    points_now[number].state = store.see(points_now[number].folder).state
-                elif run.is_running:
-                    points_now[number].state = readers[number].look()
-        show(points_now, [(sweep.points[number].name, line) for number, run in runs.items() for line in run.new_lines])
+                view.exit_code = run.exit_code
+                view.status, view.why = _status(run, sweep.log_of(view.entry), request)
+            if looks and run in changed and run.exit_code is not None:
+                view.state = store.see(view.folder).state
+            elif looks and run.is_running:
+                view.state = readers[view.entry.run].look()
+        show(points_now, [(view.entry.name, line) for view, run in runs for line in run.new_lines])
         request.look()
         time.sleep(POLL_S)
-
-
-def _queue_points(sweep: Sweep, points_now: Sequence[View], queue: Queue) -> dict[int, QueuedRun]:
-    """Queues the points that are not done; returns them by their indices. Statuses of an earlier drive are dropped."""
-    runs: dict[int, QueuedRun] = {}
-    for number, view in enumerate(points_now):
-        done = view.state.status == "finished"
-        status: Status = "finished" if done else "waiting"
-        view.entry = replace(view.entry, status=status, exit_code=0 if done else None, why="")
-        if not done:
-            runs[number] = queue.add(_command(sweep, view))
-    sweep.points = [view.entry for view in points_now]
-    sweep.write()
-    return runs
+    return points_now
 
 
 def _command(sweep: Sweep, view: View) -> RunCommand:
@@ -314,24 +298,31 @@ def _status(run: QueuedRun, log: Path, request: StopRequest) -> tuple[Status, st
         return "finished", ""
     if request or code > 128:
         return "stopped", ""
-    if code > 0 and run.problem:
-        return "failed", run.problem
     ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return "failed", f"{ended}; its log is {log}"
+    return "failed", (_last_problem(log) if code > 0 else "") or f"{ended}; its log is {log}"
+
+
+def _last_problem(log: Path) -> str:
+    """The last problem that a point's process printed; empty where there is none."""
+    with suppress(OSError):
+        lines = read_file(log).decode("utf-8", "replace").splitlines()
+        return next((line.removeprefix(MARK) for line in reversed(lines) if line.startswith(MARK)), "")
+    return ""
 
 
 def views(sweep: Sweep) -> list[View]:
-    """Every point with the state of its run, which counts more: a sweep that was killed could not record it."""
+    """Every point with the state of its run; where that never began, its log says why."""
     is_driven = holder(Folder(sweep.path)) is not None
     points_now = []
     for entry in sweep.points:
-        folder = sweep.run_of(entry)
-        state = store.see(folder).state if folder.spec.is_file() else RunState()
-        if state.status == "finished":
-            entry = replace(entry, status="finished", why="")
-        elif entry.status == "running" and state.status in ("failed", "stopped"):
-            entry = replace(entry, status=state.status, why=state.why)
-        elif entry.status == "running" and not is_driven:
-            entry = replace(entry, status="waiting")
-        points_now.append(View(entry, folder, state))
+        view = View(entry, sweep.run_of(entry))
+        log = sweep.log_of(entry)
+        if view.folder.spec.is_file():
+            view.state = store.see(view.folder).state
+            view.status, view.why = view.state.status, view.state.why
+        elif log.exists() and not is_driven:
+            view.status = "failed"
+        if view.status == "failed" and view.state.started_at is None:
+            view.why = _last_problem(log) or f"ended before it began; its log is {log}"
+        points_now.append(view)
     return points_now

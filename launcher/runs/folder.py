@@ -2,7 +2,7 @@
 
 runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl summary.json console.log
                               checkpoints/ code/ eval_logs/
-                              logs/attempt_N/{rank-N.log, first_seq, ended.json}
+                              logs/attempt_N/rank-N.log
                               trackers/NAME.json logs/tracker-NAME.log
 """
 
@@ -17,26 +17,31 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from itertools import count
+from dataclasses import dataclass
+from itertools import count, dropwhile
 from pathlib import Path
-from typing import Annotated, Self
-
-from annotated_types import Interval
+from typing import Self
 
 from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
-from launcher.core.events import LAUNCHER_EVENTS, YEAR_9999, Event, LogReader, Step, events_of, is_damage
+from launcher.core.events import (
+    LAUNCHER_EVENTS,
+    Alert,
+    Ended,
+    Event,
+    LogReader,
+    Restarted,
+    Step,
+    events_of,
+    is_damage,
+)
 from launcher.core.files import NewLines, PathIn, read_file, write_atomic
 from launcher.core.problems import Problem, Problems
-from launcher.core.settings import adapter
 from launcher.spec.engine import EventReader
 
 _EVALUATION = re.compile(r"eval_step_[0-9]{4,18}\.json")
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
 LOGGED = b"origin: logger\n"  # begins the spec.yaml of a run that a script of another program reports
-FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first event gets
-ENDED = "ended.json"  # in an attempt's folder, once it has ended: `AttemptEnd`
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
 LARGEST_PID = 2**31 - 1
 
@@ -244,15 +249,16 @@ def free_name(root: Path, project: str, label: str) -> str:
 def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     """Events that the last attempt reported after the launcher was gone, so that the event log lacks them.
 
-    `reader` makes events of the lines of rank 0. As many of each type as the event log has of this attempt are skipped;
-    the attempt's folder holds the `seq` of its first event.
+    `reader` makes events of the lines of rank 0. As many of each type as the event log has of this attempt are skipped,
+    without the alerts at its begin, which are the launcher's.
     """
-    logs = (folder.attempts() or [folder.path])[-1]
-    log, first_seq_file = logs / "rank-0.log", logs / FIRST_SEQ
-    if not (log.is_file() and first_seq_file.is_file()):  # of no attempt yet, or one that was killed as it began
+    number = folder.next_attempt - 1
+    log = folder.path / "logs" / f"attempt_{number}" / "rank-0.log"
+    if not log.is_file():  # of no attempt yet, or one that was killed as it began
         return []
-    entries = LogReader(folder.events, after=_read_first_seq(first_seq_file) - 1).new()
-    logged = [entry.event for entry in entries if not isinstance(entry.event, LAUNCHER_EVENTS)]
+    entries = (entry for entry in LogReader(folder.events).new() if entry.attempt == number)
+    events = (entry.event for entry in entries if not isinstance(entry.event, LAUNCHER_EVENTS))
+    logged = list(dropwhile(lambda event: isinstance(event, Alert) and not is_damage(event), events))
     logged_counts = Counter(type(event) for event in logged if not is_damage(event))
     damaged = len(logged) - logged_counts.total()  # unreadable lines, each of which was one event
     unheard = []
@@ -266,50 +272,32 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     return unheard
 
 
-def _read_first_seq(file: Path) -> int:
-    """The number in the file; 0, for the whole log, where there is none."""
-    with suppress(OSError, ValueError):
-        return int(read_file(file, most=64))
-    return 0
-
-
 def _parse_log(log: Path, reader: EventReader) -> Iterator[Event]:
     for line in NewLines(log).read():
         yield from reader.feed(line)
 
 
-@dataclass(frozen=True)
-class AttemptEnd:
-    """How an attempt ended, as `logs/attempt_N/ended.json`."""
-
-    cause: str
-    """finished, stopped, or the name of a `Cause`."""
-    why: str
-    rank: int | None
-    """The process that failed; None where it was no single one."""
-    step: int
-    """The last step that it reported."""
-    at: Annotated[float, Interval(ge=0, lt=YEAR_9999)]
-    """Unix seconds (UTC)."""
-
-    def write(self, logs: Path) -> None:
-        write_atomic(logs / ENDED, json.dumps(asdict(self)) + "\n")
-
-
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
     name: str
-    ended: AttemptEnd | None
-    """None while the attempt runs, and where the launcher was killed with it."""
+    step: int = 0
+    """The last step that it reported."""
+    ended: float | None = None
+    """Unix seconds (UTC); None while it runs, and where the launcher was killed with it."""
+    cause: str = ""
+    """The name of the `Cause` of a fault, else finished, stopped or failed."""
+    why: str = ""
 
 
 def read_attempts(folder: Folder) -> list[Attempt]:
-    """All attempts, the first one first."""
-    return [Attempt(logs.name, _read_end(logs)) for logs in folder.attempts()]
-
-
-def _read_end(logs: Path) -> AttemptEnd | None:
-    """The end of an attempt; None where the file is missing or damaged."""
-    with suppress(OSError, ValueError):
-        return adapter(AttemptEnd).validate_json(read_file(logs / ENDED))
-    return None
+    """All attempts that have a folder, the first one first, as the event log tells of them."""
+    attempts = {_number_of(logs): Attempt(logs.name) for logs in folder.attempts()}
+    for logged in LogReader(folder.events).new():
+        event, is_restart = logged.event, isinstance(logged.event, Restarted)
+        attempt = attempts.get(logged.attempt - is_restart)
+        if attempt and isinstance(event, Step):
+            attempt.step = event.step
+        elif attempt and isinstance(event, Restarted | Ended):
+            cause = event.how if isinstance(event, Ended) and not event.cause else event.cause
+            attempt.ended, attempt.cause, attempt.why = event.at, cause, event.why
+    return list(attempts.values())

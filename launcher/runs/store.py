@@ -47,10 +47,12 @@ def _last_write(folder: Folder) -> float:
     return file.stat().st_mtime
 
 
-def see(folder: Folder) -> Run:
-    """A run with the state that its events make. Where it has neither ended nor a writer, its status is failed."""
+def see(folder: Folder, reader: RunReader | None = None) -> Run:
+    """A run with the state that its events make; with `reader` only events that are new to it are read. Where it has
+    neither ended nor a writer, its status is failed."""
     has_writer = holder(folder) is not None  # before reading: a writer that has gone has written everything
-    return Run(folder, _current_state(folder, state_of(folder, written=has_writer), has_writer))
+    state = reader.look() if reader else state_of(folder, written=has_writer)
+    return Run(folder, _current_state(folder, state, has_writer))
 
 
 def _current_state(folder: Folder, state: RunState, has_writer: bool) -> RunState:
@@ -92,12 +94,6 @@ class RunReader:
             else:
                 self.state = after(self.state, event)
             yield logged
-
-
-def follow(folder: Folder, reader: RunReader) -> Run:
-    """A run with the state that its events make so far; only events that are new to `reader` are read."""
-    has_writer = holder(folder) is not None  # before reading, as in `see`
-    return Run(folder, _current_state(folder, reader.look(), has_writer))
 
 
 def watch(folder: Folder, sinks: Sequence[Sink]) -> RunState:

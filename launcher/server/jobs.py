@@ -313,7 +313,7 @@ class Jobs:
             job.reader = None
             return store.see(folder) if folder.spec.is_file() or folder.events.is_file() else None
         job.reader = job.reader or RunReader(folder.events)
-        return store.follow(folder, job.reader)
+        return store.see(folder, job.reader)
 
     def _read_words(self, job: ServedJob) -> None:
         """Read the job API's fields of its settings, where its spec.yaml has changed."""

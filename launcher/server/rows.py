@@ -21,7 +21,7 @@ from launcher.core.numbers import compact
 from launcher.core.redaction import printable, redact
 from launcher.core.state import LEVELS, RunState
 from launcher.monitor.console import waiting
-from launcher.runs.folder import FIRST_SEQ, Folder
+from launcher.runs.folder import Folder
 from launcher.runs.store import Run
 from launcher.server.records import JobRecord
 from launcher.server.words import shown_words
@@ -85,7 +85,7 @@ def _last_problem(folder: Folder) -> str:
 def _attempt_start(folder: Folder) -> float | None:
     attempts = folder.attempts()
     with suppress(OSError):
-        return os.stat(attempts[-1] / FIRST_SEQ).st_mtime if attempts else None
+        return os.stat(attempts[-1]).st_mtime if attempts else None
     return None
 
 

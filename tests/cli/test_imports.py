@@ -29,7 +29,6 @@ COMMANDS = [
     ["config", "show"], ["config", "show", "engine"], ["config", "diff", "r", "r"],
     ["watch", "r"], ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
     ["rerun", "--help"], ["plan", "-m", *WORDS, "seed=0,1"],
-    ["cluster", "up", "--help"],
     ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl", "data.train_batch_size=1"],
 ]  # fmt: skip
 

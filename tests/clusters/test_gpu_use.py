@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
-from launcher.clusters.local.usage import gpu_driver, gpu_of
+from launcher.clusters.local import usage
+from launcher.clusters.local.usage import gpu_of, gpu_usage
 
 
 @pytest.mark.parametrize(
@@ -36,17 +37,15 @@ def refuse(code: int) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> tuple[Answers, list[str]]:
-    """NVML with two GPUs as numbers; what it was told to begin and end. Its answers may be replaced."""
-    output: list[str] = []
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
+    """NVML with two GPUs as numbers, which is loaded once. Its answers may be replaced."""
     names = {"GPU-aa": 0, "GPU-bb": 1}
 
     def by_index(index: int) -> int:
         return index if index in (0, 1) else refuse(pynvml.NVML_ERROR_INVALID_ARGUMENT)()
 
     answers: Answers = {
-        "nvmlInit": lambda: output.append("init"),
-        "nvmlShutdown": lambda: output.append("shutdown"),
+        "nvmlInit": iter([None]).__next__,
         "nvmlDeviceGetHandleByIndex": by_index,
         "nvmlDeviceGetHandleByUUID": lambda name: names[name],
         "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=[87, 3][gpu], memory=50),
@@ -56,19 +55,20 @@ def card(monkeypatch: pytest.MonkeyPatch) -> tuple[Answers, list[str]]:
     }
     for name in answers:
         monkeypatch.setattr(pynvml, name, lambda *words, name=name: answers[name](*words))
-    return answers, output
+    usage._has_driver.cache_clear()
+    yield answers
+    usage._has_driver.cache_clear()
 
 
 FIELDS = ("gpu_percent", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_celsius", "gpu_watts")
 BUSY = dict(zip(FIELDS, (87.0, 60 << 30, 80 << 30, 71.0, 612.345), strict=True))
 
 
-def test_it_is_found_by_index_and_by_uuid_and_loaded_once(card: tuple[Answers, list[str]]) -> None:
-    with gpu_driver() as use:
-        assert use("0") == use("GPU-aa") == BUSY
-        assert use("1") == use("GPU-bb") == dict(zip(FIELDS, (3.0, 1 << 30, 80 << 30, 40.0, 70.0), strict=True))
-        assert card[1] == ["init"]
-    assert card[1] == ["init", "shutdown"]
+@pytest.mark.usefixtures("card")
+def test_it_is_found_by_index_and_by_uuid() -> None:
+    assert gpu_usage("0") == gpu_usage("GPU-aa") == BUSY
+    other = dict(zip(FIELDS, (3.0, 1 << 30, 80 << 30, 40.0, 70.0), strict=True))
+    assert gpu_usage("1") == gpu_usage("GPU-bb") == other
 
 
 MISSING = [
@@ -80,20 +80,16 @@ MISSING = [
 ]  # fmt: skip
 
 
-def test_what_is_not_told_is_unknown_and_the_rest_is_not(card: tuple[Answers, list[str]]) -> None:
-    answers = dict(card[0])
+def test_what_is_not_told_is_unknown_and_the_rest_is_not(card: Answers) -> None:
+    answers = dict(card)
     for question, code, unknown in MISSING:
-        card[0].update({**answers, question: refuse(code)})
-        with gpu_driver() as use:
-            assert use("0") == {**BUSY, **unknown}, question
+        card.update({**answers, question: refuse(code)})
+        assert gpu_usage("0") == {**BUSY, **unknown}, question
 
 
-def test_where_there_is_no_gpu_or_no_driver_nothing_is_known(card: tuple[Answers, list[str]]) -> None:
-    card[0]["nvmlDeviceGetHandleByUUID"] = refuse(pynvml.NVML_ERROR_NOT_FOUND)
-    with gpu_driver() as use:
-        assert use("7") == use("") == {}
-    assert card[1].count("shutdown") == 1
-    card[0]["nvmlInit"] = refuse(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-    with gpu_driver() as use:
-        assert use("0") == {}
-    assert card[1].count("shutdown") == 1
+def test_where_there_is_no_gpu_or_no_driver_nothing_is_known(card: Answers) -> None:
+    card["nvmlDeviceGetHandleByUUID"] = refuse(pynvml.NVML_ERROR_NOT_FOUND)
+    assert gpu_usage("GPU-cc") == gpu_usage("7") == gpu_usage("") == {}
+    usage._has_driver.cache_clear()
+    card["nvmlInit"] = refuse(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    assert gpu_usage("0") == {}

@@ -49,7 +49,7 @@ def test_what_is_asked_of_slurm(cluster: Slurm, hardware: Hardware, asked: str, 
     options = {line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")}
     assert {*asked.split()} <= options and not any("None" in line for line in options)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
-    assert ("cluster up" in text) == (hardware.nnodes > 1), "one node needs no Ray"
+    assert ("--head" in text) == (hardware.nnodes > 1), "one node needs no Ray"
 
 
 def test_names_with_blanks(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import errno
 import os
 import socket
 import stat
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -63,34 +61,6 @@ def test_a_log_is_appended_to_and_private(tmp_path: Path) -> None:
         log.close()
     assert path.read_bytes() == "one\nzwei é\nlone \\ud800\n".encode()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-LIMITED = """
-import resource, sys
-from pathlib import Path
-from launcher.core.files import AppendOnlyFile
-
-def limit(size):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-limit(1000)
-log = AppendOnlyFile.open(Path(sys.argv[1]))
-for number in range(50):
-    log.append(f"{number:04d} " + "x" * 90)
-print(log.refused is not None, Path(sys.argv[1]).stat().st_size)
-limit(resource.RLIM_INFINITY)
-log.sync()
-print(log.refused)
-log.append("the end")
-log.close()
-"""
-
-
-def test_a_log_that_may_grow_no_further_waits_and_goes_on(tmp_path: Path) -> None:
-    """As on a full disk; a line is cut in the middle when the limit is met."""
-    ran = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path / "log")], capture_output=True, text=True)
-    assert ran.stdout.splitlines() == ["True 1000", "None"], ran.stderr
-    assert written(tmp_path / "log") == [*lines(50), "the end"]
 
 
 def test_a_log_takes_what_the_system_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ class Ran:
 
     @property
     def causes(self) -> list[str]:
-        return [attempt.ended.cause if attempt.ended else "" for attempt in read_attempts(self.folder)]
+        return [attempt.cause for attempt in read_attempts(self.folder)]
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from launcher.core.events import (
 from launcher.core.state import fold
 from launcher.engines.torch import Torch
 from launcher.launch.follow import Follower
-from launcher.runs.folder import FIRST_SEQ, Folder, unheard_events
+from launcher.runs.folder import Folder, unheard_events
 from launcher.runs.store import RunReader
 
 RUN = resolve(["algorithm=sft", "model=tiny", "data=reverse"])
@@ -76,7 +76,7 @@ def rank_0(*events: Event | str) -> str:
 
 TALK = "INFO torch: hello\n"
 REPORTED: list[tuple[str, int, str, list[Event]]] = [
-    # events.jsonl, its lines when the last attempt began, what its rank 0 wrote, what the launcher did not hear
+    # events.jsonl, its lines of an earlier attempt, what its rank 0 wrote, what the launcher did not hear
     ("", 0, rank_0(STARTED, LOADED, step(1)), [STARTED, LOADED, step(1)]),  # the launcher was gone
     (text_of([STARTED]), 0, rank_0(STARTED, TALK, LOADED, TALK, step(1)), [LOADED, step(1)]),
     (text_of([STARTED, step(1), ENDED]), 0, rank_0(STARTED, step(1)), []),  # the end is the launcher's
@@ -90,7 +90,7 @@ REPORTED: list[tuple[str, int, str, list[Event]]] = [
     (text_of([STARTED]), 1, rank_0(f"{MARK}{NEWER}\n", step(2)), [step(2)]),
     # what the launcher wrote by itself meanwhile
     (text_of([STARTED, STALLED, WENT_ON]), 0, rank_0(STARTED, step(1)), [step(1)]),
-    (text_of([STARTED, step(2), AGAIN, ALERT, saved(2), STALLED]), 4, rank_0(saved(2), step(3)), [step(3)]),
+    (text_of([STARTED, step(2), AGAIN, ALERT, saved(2), STALLED]), 2, rank_0(saved(2), step(3)), [step(3)]),
     # a damaged line was one event; an alert that was not heard is another
     (text_of([STARTED, step(1)]) + "{\n" + text_of([step(3)]), 0,
      rank_0(STARTED, step(1), step(2), step(3), ALERT), [ALERT]),
@@ -101,9 +101,11 @@ REPORTED: list[tuple[str, int, str, list[Event]]] = [
 def test_what_the_launcher_did_not_hear_is_found(
     folder: Folder, written: str, first: int, log: str, unheard: list[Event]
 ) -> None:
-    folder.events.write_text(written)
-    logs = folder.new_attempt()
-    (logs / FIRST_SEQ).write_text(str(first))
+    for _ in range(1 + (first > 0)):
+        logs = folder.new_attempt()
+    lines = enumerate(written.splitlines(keepends=True))
+    texts = [line.replace('{"kind"', f'{{"attempt":{1 + (place >= first > 0)},"kind"') for place, line in lines]
+    folder.events.write_text("".join(texts))
     (logs / "rank-0.log").write_bytes(log.encode("utf-8", "surrogateescape"))
     assert unheard_events(folder, Torch().reader()) == unheard
 
@@ -112,12 +114,10 @@ def test_only_the_last_attempts_log_is_heard(folder: Folder) -> None:
     folder.events.write_text(text_of([STARTED, step(1)]))
     assert unheard_events(folder, Torch().reader()) == [], "it never came to an attempt"
     logs = folder.new_attempt()
-    (logs / FIRST_SEQ).write_text("0")
     (logs / "rank-0.log").write_text(rank_0(STARTED, step(1), step(2)))
     assert unheard_events(folder, Torch().reader()) == [step(2)]
     logs = folder.new_attempt()
     assert unheard_events(folder, Torch().reader()) == []  # killed before it began
-    (logs / FIRST_SEQ).write_text("2")
     (logs / "rank-0.log").write_text(rank_0(step(7)))
     assert unheard_events(folder, Torch().reader()) == [step(7)]
 
@@ -129,13 +129,11 @@ def test_wherever_the_launcher_dies_each_step_stands_once(folder: Folder, cut: i
     first: list[Event] = [STARTED, step(1), step(2), saved(2), step(3)]
     second: list[Event] = [saved(2), step(3), step(4), saved(4)]
     logs = folder.new_attempt()
-    (logs / FIRST_SEQ).write_text("0")
     (logs / "rank-0.log").write_text(rank_0(*first))
     _write(folder, first, cut)
     if cut > 5:
         _write(folder, [AGAIN], 1)
         logs = folder.new_attempt()
-        (logs / FIRST_SEQ).write_text("6")
         (logs / "rank-0.log").write_text(rank_0(*second))
         _write(folder, [STALLED, *second], cut - 6)
     before = folder.events.read_bytes()

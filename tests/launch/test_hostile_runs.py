@@ -85,7 +85,7 @@ FILES = {
     "spec.yaml": to_yaml(resolve([*BASE, "trainer.experiment_name=theirs"])), "lock.json": "{}", "words.txt": "rlrun x",
     "events.jsonl": to_line(Started(run="p/theirs", algorithm="GRPO", processes=1)) + "\n" + ENDED, "prepared.json": "",
     "console.log": "x\n", ".lock": "{}", ".stop": "now", "slurm/job.json": '{"id": "1"}', "sweep.json": "",
-    "logs/attempt_1/ended.json": "{}", "logs/attempt_1/first_seq": "0", "logs/attempt_1/rank-0.log": "x\n",
+    "logs/attempt_1/rank-0.log": "x\n",
     "checkpoints/step_000002/manifest.json": "{}", "checkpoints/step_000002/trainer.json": "{}",
 }  # fmt: skip
 COMMANDS = [

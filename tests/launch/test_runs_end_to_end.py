@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
 import termios
 import time
 from collections.abc import Callable
@@ -25,11 +24,11 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.core.checkpoints import faults, newest_verified, sha256
-from launcher.core.events import Alert, Ended, LogReader, Restarted, Resumed, Saved, Stalled, Step, WentOn
+from launcher.core.checkpoints import faults, newest_verified
+from launcher.core.events import Alert, Ended, Restarted, Saved, Stalled, Step, WentOn
 from launcher.launch import start
 from launcher.runs.folder import Folder, holder, read_attempts
-from tests.conftest import wait_until, weights
+from tests.conftest import weights
 from tests.launch.conftest import check_printed, events, state_of, steps_told
 
 pytestmark = pytest.mark.slow
@@ -153,18 +152,6 @@ def close_its_terminal(home: Any, run: Path, *words: str) -> int:
     return int(process.wait(timeout=120))
 
 
-def kill_both(process: subprocess.Popen[str], run: Path) -> None:
-    """The training process, which is started again, and then the launcher, whose process ends by itself."""
-    seen = steps_told(run)
-    wait_until(lambda: steps_told(run) >= seen + 6)
-    (worker,) = workers(process.pid)
-    os.kill(worker, signal.SIGKILL)
-    wait_until(lambda: events(run, Restarted) and steps_told(run) >= state_of(run).step + 3)
-    process.kill()
-    assert process.wait(timeout=120) == -signal.SIGKILL
-    wait_until(lambda: holder(Folder(run)) is None)  # its processes hold its lock as long as they live
-
-
 def test_a_run_that_lost_its_terminal_is_stopped_and_saved(home: Any, small: list[str]) -> None:
     run = home.run("survivor")
     assert close_its_terminal(home, run, *small, *LONG, "trainer.experiment_name=survivor") == 128 + signal.SIGHUP
@@ -172,38 +159,6 @@ def test_a_run_that_lost_its_terminal_is_stopped_and_saved(home: Any, small: lis
     assert 0 < stopped.step < LAST and stopped.checkpoint == f"checkpoints/step_{stopped.step:06d}"
     (ended,) = events(run, Ended)
     assert ended.how == "stopped" and ended.why == f"SIGHUP; {stopped.checkpoint} is the newest checkpoint"
-
-
-@pytest.mark.long
-def test_a_run_that_lost_its_terminal_and_all_its_processes_is_equal_to_one_that_was_never_touched(
-    home: Any, small: list[str], result: Callable[..., Any]
-) -> None:
-    """`make chaos` kills at random moments."""
-    if not (run := home.run("survivor")).exists():
-        test_a_run_that_lost_its_terminal_is_stopped_and_saved(home, small)
-    stopped = state_of(run)
-    process = home.begin("train", "--resume", str(run))
-    wait_until(lambda: holder(Folder(run)))
-    refused = home("train", "--resume", "survivor")  # while torch is being loaded
-    held = r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop runs/rlrun/survivor would end"
-    assert refused.returncode == 2 and re.match(held, refused.stderr.splitlines()[-1])
-    kill_both(process, run)
-    newest, _ = newest_verified(run / "checkpoints")
-    assert newest and events(run, Ended) == [] and state_of(run).status == "running"
-    assert home("train", "--resume", str(run)).returncode == 0
-
-    ran = home("train", *small, *LONG, "trainer.experiment_name=untouched")
-    untouched = home.run("untouched")
-    assert ran.returncode == 0 and result(run, LAST) == result(untouched, LAST), ran.stderr
-    assert steps_of(run) == list(range(LAST + 1))  # none twice, none missing
-    (restarted,) = events(run, Restarted)
-    assert restarted.cause == "killed" and restarted.why.startswith("rank 0: killed by SIGKILL")
-    assert len(list((run / "logs").iterdir())) == 4
-    first = untouched / "checkpoints" / f"step_{LAST - 20:06d}" / "policy" / "model.safetensors"
-    assert sha256(first) != result(untouched, LAST)[1], "and training moved the weights at all"
-    # the steps after the newest checkpoint were reported before an interruption, and are done again
-    every = [logged.event for logged in LogReader(run / "events.jsonl").new()]
-    assert [event.step for event in every if isinstance(event, Resumed)] == [stopped.step, int(newest.name[5:])]
 
 
 def test_a_second_signal_ends_at_once(home: Any, small: list[str], until: Callable[..., None]) -> None:
@@ -254,8 +209,7 @@ def test_two_processes_are_stopped_killed_and_asked_to_end(
     state = state_of(run)
     assert state.status == "stopped" and state.checkpoint == f"checkpoints/step_{state.step:06d}"
     assert re.fullmatch(rf"SIGTERM to rank [01]; {state.checkpoint} is the newest checkpoint", state.why)
-    ended = [attempt.ended for attempt in read_attempts(Folder(run))]
-    assert [(one.cause, one.rank) for one in ended if one] == [("killed", 1), ("stopped", None)]
+    assert [attempt.cause for attempt in read_attempts(Folder(run))] == ["killed", "stopped"]
 
 
 # ---- damage

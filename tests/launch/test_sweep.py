@@ -10,6 +10,7 @@ import pytest
 
 from launcher.config.grammar import Point
 from launcher.config.resolve import resolve
+from launcher.core.events import Ended, to_line
 from launcher.core.problems import Problems
 from launcher.launch import sweep as points
 from launcher.launch.queue import Needs, ResourcePool, needs
@@ -117,7 +118,29 @@ def test_each_sweep_gets_a_number_of_its_own() -> None:
     assert begun("seed=0,1").path.name == "sft-llama-64x2-sweep4"
 
 
-@pytest.mark.parametrize("change", [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run", "status"])
+def test_a_point_is_as_its_run_says_or_its_log_where_it_never_began() -> None:
+    made = begun("seed=0,1,2")
+    first, second, _ = made.points
+    run = made.run_of(first)
+    run.path.mkdir()
+    run.spec.touch()
+    run.events.write_text(to_line(Ended(how="stopped", why="w")) + "\n")
+    made.log_of(second).write_text("✗ data: is gone\nnext: x\n")
+    assert [(view.status, view.why) for view in points.views(made)] == [
+        ("stopped", "w"), ("failed", "data: is gone"), ("waiting", "")
+    ]  # fmt: skip
+
+
+def test_a_record_of_an_earlier_version_is_read() -> None:
+    made = begun("seed=0,1")
+    node = json.loads((made.path / points.FILE).read_text())
+    for point in node["points"]:
+        point |= {"needs": {"cores": 0, "gpus": 0}, "status": "failed", "exit_code": 1, "why": "x"}
+    (made.path / points.FILE).write_text(json.dumps(node))
+    assert points.read(made.path) == made
+
+
+@pytest.mark.parametrize("change", [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run"])
 def test_a_record_that_was_changed_is_refused(change: object) -> None:
     made = begun("seed=0,1")
     node = json.loads((made.path / points.FILE).read_text())
@@ -146,6 +169,8 @@ def placed(pool: ResourcePool, *wanted: Needs) -> list[object]:
         (None, [Needs(9)] * 2, [None, False]),  # more than there is: alone, as it would run by hand
         (3, [Needs(9)] * 4, [None, None, None, False]),  # the user says how many, whatever they need
         (1, [Needs(1)] * 2, [None, False]),
+        (3, [Needs(1, alone=True), Needs(1)], [None, False]),  # the second would wait for the same nodes
+        (3, [Needs(1), Needs(1, alone=True)], [None, False]),
         (8, [Needs(1, 1)] * 3, [("a",), ("b",), False]),  # no GPU is shared, however many runs are asked for
         (8, [Needs(1, 2), Needs(1, 1), Needs(1)], [("a", "b"), False, None]),
         (8, [Needs(1, 3), Needs(1, 1), Needs(1)], [None, False, None]),  # more GPUs than are here
@@ -166,4 +191,7 @@ def test_a_place_that_is_given_back_is_taken_again() -> None:
 def test_what_a_run_needs() -> None:
     assert needs(resolve([*WORDS, "engine.num_threads=2", "hardware.nproc_per_node=2"])) == Needs(4)
     assert needs(resolve(WORDS)) == Needs()
+    two = [*WORDS, "engine.num_threads=1", "hardware.nnodes=2"]
+    assert needs(resolve([*two, "cluster=ray"])) == Needs(1, alone=True)
+    assert needs(resolve([*two, "cluster=slurm"])) == Needs(1), "Slurm has a queue of its own"
     assert needs(resolve([*WORDS, "hardware=h100x8", "data.train_batch_size=8"])) == Needs(8, 8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -14,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import Ended, Event, Phase, Started, Step, to_line
+from launcher.core.events import Ended, Event, Phase, Restarted, Resumed, Started, Step, to_line
 from launcher.core.problems import Problems
 from launcher.runs import store
 from launcher.runs.folder import (
     Attempt,
-    AttemptEnd,
     Folder,
     Lock,
     free_name,
@@ -193,31 +191,18 @@ def test_attempts_are_counted_by_their_numbers(folder: Folder) -> None:
     assert folder.new_attempt().name == "attempt_12"
 
 
-KILLED = AttemptEnd("killed", "rank 1: killed by SIGKILL", 1, 41, 1700000000.5)
-STOPPED = AttemptEnd("stopped", "SIGTERM; nothing is saved yet", None, 0, 1700000100.0)
-
-
-def test_an_end_comes_back_as_it_was(folder: Folder) -> None:
-    for end in (KILLED, STOPPED):
-        logs = folder.new_attempt()
-        end.write(logs)
-        assert stat.S_IMODE((logs / "ended.json").stat().st_mode) == 0o600
-    folder.new_attempt()
+def test_the_ends_of_attempts_are_those_that_events_tell(folder: Folder) -> None:
+    again = Restarted(at=50.0, step=2, attempt=2, cause="killed", why="rank 1: killed by SIGKILL")
+    told = [(1, STARTED), (1, step(3)), (2, again), (2, step(4)), (3, Resumed(step=4, attempt=3)), (3, ENDED)]
+    folder.events.write_text("".join(to_line(event, seq=n, attempt=of) + "\n" for n, (of, event) in enumerate(told)))
+    for _ in range(4):
+        folder.new_attempt()
     assert read_attempts(folder) == [
-        Attempt("attempt_1", KILLED), Attempt("attempt_2", STOPPED), Attempt("attempt_3", None)
-    ]  # fmt: skip
-
-
-GOOD = json.dumps({"cause": "x", "why": "", "rank": None, "step": 1, "at": 1.0})
-CHANGED = [("null", '"y"'), ('"step": 1', '"step": Infinity'), ("1.0", "1e300"), ("1.0", "NaN"), ("1.0", "-1.0")]
-LEFT = ["", "{", "[]", "5", "{}", "[" * 5000, *(GOOD.replace(*change) for change in CHANGED)]
-
-
-def test_what_cannot_be_read_is_no_end(folder: Folder) -> None:
-    file = folder.new_attempt() / "ended.json"
-    for left in LEFT:
-        file.write_text(left)
-        assert read_attempts(folder) == [Attempt("attempt_1", None)], left
+        Attempt("attempt_1", 3, 50.0, "killed", "rank 1: killed by SIGKILL"),
+        Attempt("attempt_2", 4),  # the launcher was killed with it
+        Attempt("attempt_3", 0, 90.0, "stopped", "w"),
+        Attempt("attempt_4"),
+    ]
 
 
 # ---- finding and seeing runs

@@ -107,11 +107,11 @@ def _say_run(run: store.Run, tried: list[Attempt]) -> None:
 
 
 def _attempt_row(attempt: Attempt, is_running: bool) -> tuple[str, ...]:
-    name, ended = attempt.name.removeprefix("attempt_"), attempt.ended
-    if ended is None:
-        return name, "", "", "" if is_running else "not recorded", ""
-    ended_at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
-    return name, ended_at, str(ended.step), *(" ".join(text.splitlines()) for text in (ended.cause, ended.why))
+    name, step = attempt.name.removeprefix("attempt_"), str(attempt.step)
+    if attempt.ended is None:
+        return name, "", step, "" if is_running else "not recorded", ""
+    ended_at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(attempt.ended))
+    return name, ended_at, step, *(" ".join(text.splitlines()) for text in (attempt.cause, attempt.why))
 
 
 def watch(name: LogOrRunName, root: Root = Path("runs")) -> None:

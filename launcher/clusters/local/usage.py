@@ -8,9 +8,9 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,14 @@ class Meter:
     def _work(self) -> None:
         cpu_seconds, previous = dict.fromkeys(self._pids, 0.0), time.monotonic()
         psutil.cpu_percent()  # counts from the call before
-        with gpu_driver() if any(self._gpus.values()) else nullcontext(_no_gpu) as gpu:
-            while not self._closed.wait(self._every_s):
-                now, shared = time.monotonic(), self._machine_usage()
-                for rank, (seconds, memory) in self._process_usage().items():
-                    cpu = round(100 * max(seconds - cpu_seconds[rank], 0.0) / (now - previous), 1)
-                    cpu_seconds[rank] = seconds
-                    of_gpu = gpu(self._gpus[rank])
-                    self._measured.put(replace(shared, rank=rank, cpu_percent=cpu, memory_bytes=memory, **of_gpu))
-                previous = now
+        while not self._closed.wait(self._every_s):
+            now, shared = time.monotonic(), self._machine_usage()
+            for rank, (seconds, memory) in self._process_usage().items():
+                cpu = round(100 * max(seconds - cpu_seconds[rank], 0.0) / (now - previous), 1)
+                cpu_seconds[rank] = seconds
+                of_gpu = gpu_usage(self._gpus[rank])
+                self._measured.put(replace(shared, rank=rank, cpu_percent=cpu, memory_bytes=memory, **of_gpu))
+            previous = now
 
     def _machine_usage(self) -> Usage:
         """The fields that all ranks share."""
@@ -104,25 +103,20 @@ def gpu_of(env: Mapping[str, str]) -> str:
     return names[local] if local < len(names) else ""
 
 
-@contextmanager
-def gpu_driver() -> Iterator[Callable[[str], GpuUsage]]:
-    """A function that returns the usage of a GPU by its name. NVML is loaded once, which takes longer than a query."""
+@cache
+def _has_driver() -> bool:
+    """Whether there is a driver. NVML is loaded once, which takes longer than a query."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        yield _no_gpu
-        return
-    try:
-        yield _gpu_usage
-    finally:
-        pynvml.nvmlShutdown()
+        return False
+    return True
 
 
-def _no_gpu(name: str) -> GpuUsage:
-    return {}
-
-
-def _gpu_usage(name: str) -> GpuUsage:
+def gpu_usage(name: str) -> GpuUsage:
+    """The usage of the GPU of this index or UUID; empty where there is no such GPU, or no driver."""
+    if not name or not _has_driver():
+        return {}
     by_index = name.isdecimal()
     find = pynvml.nvmlDeviceGetHandleByIndex if by_index else pynvml.nvmlDeviceGetHandleByUUID
     gpu = _query(find, int(name) if by_index else name)

@@ -17,11 +17,10 @@ from launcher.spec.hardware import Hardware
 
 @settings
 class Ray(Cluster):
-    """The nodes of a Ray cluster, which `rlrun cluster up` or `ray start` has begun. Each process has one actor."""
+    """The nodes of a Ray cluster, which `ray start` has begun. Each process has one actor."""
 
     address: str = "auto"
-    """`host:port` of the cluster's head; `auto`: that of RAY_ADDRESS, else of the cluster that this machine has joined
-    by `rlrun cluster`."""
+    """`host:port` of the cluster's head; `auto`: that of RAY_ADDRESS, else of the cluster that this machine is in."""
     wait_s: Annotated[float, Field(ge=0)] = 600.0
     """Seconds to wait for nodes that are missing or in use; then the run fails and lists what each offers."""
     cpus_per_process: Positive = 1.0

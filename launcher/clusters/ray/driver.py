@@ -119,7 +119,7 @@ class _RayRun:
         while isinstance(joined := _join_cluster(self.request.address), CallFailure):
             why = f"{self.request.address} cannot be joined: {joined.reason}"
             if time.monotonic() > deadline:
-                raise NotStarted(f"cluster.address: {why}; rlrun cluster status tells more")
+                raise NotStarted(f"cluster.address: {why}; ray status tells more")
             self._report_waiting(f"the cluster {why}")
             time.sleep(LOOK_S)
             self._handle_requests()
@@ -151,7 +151,13 @@ class _RayRun:
         for process in request.processes:
             options_of_rank = {"num_gpus": request.gpus, "max_concurrency": 4, **options[process["node"]]}
             self.actors[process["rank"]] = remote.options(**options_of_rank).remote()
-        self.places = self._collect_answers({rank: actor.describe.remote() for rank, actor in self.actors.items()})
+        self.places = self._collect_answers(
+            {rank: actor.describe.remote(request.logs) for rank, actor in self.actors.items()}
+        )
+        for place in self.places.values():
+            if not place["shared"]:
+                fix = "use a trainer.run_root on a disk that all nodes share"
+                raise NotStarted(f"cluster: {place['address']} does not see {request.logs}; {fix}")
         single = len({description["address"] for description in self.places.values()}) == 1
         shared: dict[str, str] = {}
         if len(self.places) > 1:
@@ -189,13 +195,13 @@ class _RayRun:
     def _forward(self, rank: int, task: Any) -> bool:
         """Pass on a process's output; False where it has ended."""
         try:
-            output, on_disk, code, usages = ray.get(task)
+            output, code, usages = ray.get(task)
         except RayError:
             self.send(rank=rank, lost=_describe_loss(rank, self.places[rank]))
             self.left.discard(rank)
             return False
         if output:
-            self.send(rank=rank, output=output, kept=on_disk)
+            self.send(rank=rank, output=output)
         if usages:
             self.send(usage=[asdict(usage) for usage in usages])
         if code is not None:

@@ -10,7 +10,7 @@ starts at once, never hangs where Ray does, and survives the loss of the cluster
     < {"usage": [{...}]}                                `Usage`s, now and then
     < {"waiting": "..."}                                for resources, and which are missing
     < {"refused": ["..."]}                              why nothing was started
-    < {"rank": 1, "output": "...", "kept": true}        whole lines of a log; kept: this machine's file holds them too
+    < {"rank": 1, "output": "..."}                      whole lines of its log
     < {"rank": 1, "code": 0}                            its process ended
     < {"rank": 1, "lost": "node 10.0.0.2 is gone"}      with the node or the actor that it ran on
     < {"lost": "the Ray cluster does not answer"}       and all that ran there
@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.clusters.local import EVENT_LOG, LIFELINE, start_log_redactor
-from launcher.clusters.nodes.home import reach
-from launcher.clusters.nodes.processes import TUNED
+from launcher.clusters.ray.listing import head_address
 from launcher.core.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
@@ -44,6 +43,8 @@ CARRIED = (
     "TORCH_", "TRANSFORMERS_", "VLLM_", "WANDB_", "http", "HTTP", "no_proxy", "NO_PROXY",
 )  # fmt: skip
 """Prefixes of the names of this shell's variables that are passed on to the nodes."""
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Ray's seconds for a head to answer again: one that died has forgotten everything, so none are waited longer."""
 NODE_OWNED = ("CUDA_VISIBLE_DEVICES", LIFELINE, EVENT_LOG)
 """Variables that each node sets itself, and that are not passed on."""
 
@@ -75,12 +76,11 @@ class RayJob:
     ) -> None:
         """Raises `Problems` where there is no cluster at `address`. `cpus` are the cores of each process."""
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
-        reached = reach(address)
         request = DriverRequest(
             [{**vars(process), "argv": list(process.argv), "env": dict(process.env)} for process in plan.processes],
-            plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address, wait_s, env, os.getcwd(),
+            plan.nnodes, plan.gpus, cpus, usage_s, str(logs.absolute()), head_address(address), wait_s, env,
+            os.getcwd(),
         )  # fmt: skip
-        self._logs = logs
         self._count = len(request.processes)
         self._ended = set[int]()
         self._failures: list[Failure] = []
@@ -91,10 +91,8 @@ class RayJob:
         self._usage: list[Usage] = []
         self._lines: list[str] = []
         self._partial_line = b""
-        for process in request.processes:
-            (logs / f"rank-{process['rank']}.log").touch(mode=0o600)
         own = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
-        environment = {**TUNED, **os.environ, **reached.env, **own}
+        environment = {RECONNECT: "10", **os.environ, **own}
         source, output = os.pipe()
         start_log_redactor([(source, output)], [logs / "driver.log"], environment)  # Ray may print secrets
         self._driver = subprocess.Popen(
@@ -178,12 +176,9 @@ class RayJob:
 
     def _handle(self, message: dict[str, Any]) -> None:
         match message:
-            case {"rank": rank, "output": text, "kept": kept}:
+            case {"rank": rank, "output": text}:
                 if rank == 0:
                     self._lines += text.split("\n")[:-1]  # not splitlines: an event may hold other line separators
-                if not kept:
-                    with (self._logs / f"rank-{rank}.log").open("a", encoding="utf-8") as log:
-                        log.write(text)
             case {"rank": rank, "code": code}:
                 self._end_rank(rank, code)
             case {"rank": rank, "lost": why}:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,36 +30,32 @@ class Rank:
 
     def __init__(self) -> None:
         self.job: LocalJob | None = None
-        self.on_disk = True
         self.polled_at = 0.0
 
-    def describe(self) -> dict[str, Any]:
-        """This actor's node, its address and network interface, and a port that is free there."""
+    def describe(self, logs: str) -> dict[str, Any]:
+        """This actor's node, its address and network interface, a port that is free there, and whether the folder
+        `logs` is."""
         address = ray.util.get_node_ip_address()
         return {
             "node": ray.get_runtime_context().get_node_id(), "address": address,
             "interface": machine.interface_of_addresses().get(address, ""), "port": machine.free_ports(1, address)[0],
+            "shared": os.path.isdir(logs),
         }  # fmt: skip
 
     def start(
         self, rank: int, argv: Sequence[str], env: Mapping[str, str], logs: str, cwd: str, gpus: int, usage_s: float
     ) -> None:  # fmt: skip
         """Start the process. Raises `OSError` where it cannot be started."""
-        folder = Path(logs)
-        self.on_disk = (folder / f"rank-{rank}.log").exists()
-        if not self.on_disk:  # no shared disk: the launcher writes the log
-            folder = machine.process_folder("rlrun-rank", Path(tempfile.gettempdir()))
         environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
         python = sys.executable if not os.path.exists(argv[0]) else argv[0]
         process = Process(rank, (python, *argv[1:]), env)
         lock = _wait_for_earlier(Path(logs), rank)
         working_dir = cwd if os.path.isdir(cwd) else None
-        self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, environment, working_dir, usage_s)
+        self.job = LocalJob(Plan((process,), gpus=gpus), Path(logs), lock, environment, working_dir, usage_s)
         os.close(lock)
 
-    def poll(self) -> tuple[str, bool, int | None, list[Usage]]:
-        """Whole lines printed since the last call, whether a file that the launcher sees holds them, the exit code, and
-        resource usage."""
+    def poll(self) -> tuple[str, int | None, list[Usage]]:
+        """Whole lines printed since the last call, the exit code, and resource usage."""
         assert self.job
         time.sleep(max(self.polled_at + PAUSE_S - time.monotonic(), 0))
         deadline = time.monotonic() + POLL_S
@@ -69,7 +64,7 @@ class Rank:
             lines = self.job.lines()
             if lines or code is not None or time.monotonic() > deadline:
                 self.polled_at = time.monotonic()
-                return "".join(line + "\n" for line in lines), self.on_disk, code, self.job.usage()
+                return "".join(line + "\n" for line in lines), code, self.job.usage()
             time.sleep(PAUSE_S)
 
     def signal(self, number: int) -> None:
@@ -92,8 +87,7 @@ def _wait_for_earlier(logs: Path, rank: int) -> int:
 
     Raises `TimeoutError` where that takes longer than EARLIER_S seconds.
     """
-    folder = logs.parent if logs.parent.is_dir() else Path(tempfile.gettempdir())
-    lock_file = os.open(folder / f".rank-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
+    lock_file = os.open(logs.parent / f".rank-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + EARLIER_S
     while True:
         try:

@@ -54,16 +54,22 @@ mkdir -p {slurm}
 """
 RAY = """
 # one Ray cluster of all nodes, the head on this one; on each node Ray is started again when it dies
-home() {{ echo {slurm}/"$SLURM_JOB_ID-$1"; }}
-export -f home
-export RLRUN_CLUSTER=$(home "$SLURMD_NODENAME")
-{rlrun} cluster up{args} || exit 1
-trap '{rlrun} cluster down' EXIT
-export RLRUN_HEAD=$RLRUN_CLUSTER
-join() {{ RLRUN_CLUSTER=$(home "$SLURMD_NODENAME") exec {rlrun} cluster join "$RLRUN_HEAD" --block{args}; }}
-export -f join
+of_machine() {{ {python} -c "from launcher.core.machine import free_ports, own_address; print($1)"; }}
+ip=$(of_machine 'own_address()')
+port=$(of_machine 'free_ports(1)[0]')
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$({python} -c 'import secrets; print(secrets.token_hex(32))')
+export RAY_TMPDIR=/tmp/rlrun-$SLURM_JOB_ID RAY_gcs_rpc_server_reconnect_timeout_s=10
+keep() {{
+  mkdir -p "$RAY_TMPDIR" && [ -O "$RAY_TMPDIR" ] || exit 1  # nobody else's
+  while true; do {python} -m ray.scripts.scripts start --block --disable-usage-stats{args} "$@"; sleep 1; done
+}}
+export -f keep
+keep --head --node-ip-address="$ip" --port="$port" --include-dashboard=false >> {slurm}/ray-head.log 2>&1 &
 more=$((SLURM_JOB_NUM_NODES - 1))
-srun --overlap --relative=1 --nodes=$more --ntasks=$more --ntasks-per-node=1 --cpu-bind=none --mem=0 bash -c join &
+srun --overlap --relative=1 --nodes=$more --ntasks=$more --ntasks-per-node=1 --cpu-bind=none --mem=0 \\
+  bash -c "keep --address=$ip:$port" >> {slurm}/ray.log 2>&1 &
+export RAY_ADDRESS=$ip:$port
+trap 'kill $(jobs -p)' EXIT
 """
 TRAIN = """
 # USR1: the time limit is near, or rlrun stop was typed. TERM, which Slurm sends, reaches the run, too
@@ -149,16 +155,16 @@ class Slurm(Cluster):
         gpus = hardware.n_gpus_per_node
         if gpus:
             job_options.append(f"--gpus-per-node={gpus}")
-        slurm, rlrun = f"{shlex.quote(folder)}/slurm", shlex.join([sys.executable, "-m", "launcher"])
+        slurm, python = f"{shlex.quote(folder)}/slurm", shlex.quote(sys.executable)
         log = f"{folder}/slurm/job.log".replace("%", "%%")  # % begins a pattern of Slurm
         head = HEAD.format(
             name=f"rlrun:{name.replace('/', ':')}", nodes=hardware.nnodes, log=shlex.quote(log), slurm=slurm,
             cwd=shlex.quote(os.getcwd()), save_s=self.save_s, setup="".join(f"{line}\n" for line in self.setup),
             options="".join(f"#SBATCH {option}\n" for option in (*job_options, *self.options)),
         )  # fmt: skip
-        args = f" -- --num-gpus={gpus}" if gpus else ""
-        ray = RAY.format(slurm=slurm, rlrun=rlrun, args=args) if hardware.nnodes > 1 else ""
-        begin = f"{rlrun} train --resume {shlex.quote(folder)}"
+        args = f" --num-gpus={gpus}" if gpus else ""
+        ray = RAY.format(slurm=slurm, python=python, args=args) if hardware.nnodes > 1 else ""
+        begin = f"{python} -m launcher train --resume {shlex.quote(folder)}"
         return head + ray + TRAIN.format(begin=begin, slurm=slurm)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launcher.clusters.nodes.home import reach
-from launcher.clusters.nodes.processes import is_node
-from launcher.clusters.ray.listing import list_nodes
+from launcher.clusters.ray.listing import head_address, is_node, list_nodes
 from launcher.config.descriptions import written
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
@@ -86,22 +84,24 @@ def _too_few(run: RunSpec, n_here: int, level: Level) -> CheckResult:
 def _check_nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[CheckResult]:
     """Check the cluster at `address` for the nodes that a run asks for, whether or not others use them now."""
     try:
-        cluster = reach(address)
-        alive = [node for node in list_nodes(cluster.address, cluster.env) if node.alive]
+        head = head_address(address)
+        alive = [node for node in list_nodes(head) if node.alive]
     except Problems as problems:
         yield from from_problems(problems.problems, level)
         return
     if not is_node():
-        yield CheckResult(level, "cluster", f"{address}: this machine is not a node of it", "use rlrun cluster join")
+        yield CheckResult(
+            level, "cluster", f"{head}: this machine is not a node of it", f"use ray start --address={head}"
+        )
         return
     suitable = [node for node in alive if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
     asked = f"{count} {'node' if count == 1 else 'nodes'} with {_counts(each.get('CPU', 0), each.get('GPU', 0))}"
     if len(suitable) >= count:
-        yield CheckResult("OK", "hardware", f"{asked} of {len(alive)} at {address}")
+        yield CheckResult("OK", "hardware", f"{asked} of {len(alive)} at {head}")
         return
     offered = "; ".join(f"{node.address} has {_counts(node.cpus, node.gpus)}" for node in alive)
-    message = f"the run asks for {asked}, and the cluster at {address} has {len(suitable)}: {offered or 'no node'}"
-    yield CheckResult("WARN", "hardware", message, "run rlrun cluster join on more machines; the run waits for them")
+    message = f"the run asks for {asked}, and the cluster at {head} has {len(suitable)}: {offered or 'no node'}"
+    yield CheckResult("WARN", "hardware", message, "run ray start on more machines; the run waits for them")
 
 
 def _counts(cpus: float, gpus: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.clusters.nodes.home import Reach, reach
+from launcher.clusters.ray.listing import head_address
 from launcher.core.problems import Problems
 
 VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -16,20 +16,21 @@ VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_P
 def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "none"))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_an_address_is_taken_before_that_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reach("h:1") == Reach("h:1")
+def test_an_address_is_taken_before_that_of_the_shell_and_that_before_this_machines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(Problems, match="this machine is in no cluster"):
+        head_address("auto")
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("mine:3")  # as `ray start` does
+    assert head_address("auto") == "mine:3"
     monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
     monkeypatch.setenv("RAY_ADDRESS", "other:2")
-    assert reach("auto").address == "other:2" and reach(None).address == "other:2" and reach("h:1").address == "h:1"
-
-
-def test_nobody_is_meant() -> None:
-    with pytest.raises(Problems, match="this machine is in no cluster"):
-        reach("auto")
+    assert (head_address("auto"), head_address("h:1")) == ("other:2", "h:1")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_a_token_that_is_not_to_be_read_is_named(
     if file is not None:
         (tmp_path / "mine").write_text(file)
     try:
-        reach("h:1")
+        head_address("h:1")
     except Problems as problems:
         assert told and told in problems.lines[0]
     else:
