@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems, short_repr
@@ -176,7 +176,7 @@ def _utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def _count_longest(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[Row]) -> dict[int, Count]:
+def _count_longest(limits: Sequence[_Limit], text: TextProcess, kind: Kind, rows: Sequence[Row]) -> dict[int, Count]:
     """Token counts by row index: of the first rows, then from the longest until a batch has none over its limit."""
     row_sizes = [sum(sizes(row)) for row in rows]
     longest_first = sorted(range(len(rows)), key=row_sizes.__getitem__, reverse=True)
@@ -191,13 +191,12 @@ def _count_longest(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[R
         batch, waiting = waiting[:PART], waiting[PART:]
         counts = text.lengths([rows[index] for index in batch], kind)
         counts_by_index.update(zip(batch, counts, strict=True))
-        if not any(isinstance(count, str) or _is_over(run, count) for count in counts):
+        if not any(isinstance(count, str) or limit.exceeded(count) for count in counts for limit in limits):
             break
     return dict(sorted(counts_by_index.items()))
 
 
-@dataclass(frozen=True)
-class _Limit:
+class _Limit(NamedTuple):
     """A limit of the tokens of prompts, of responses, or of both together."""
 
     what: str
@@ -210,6 +209,9 @@ class _Limit:
     def of(self, count: Sequence[int]) -> int:
         """The number of limited tokens, given those of prompt and response."""
         return sum(count[self.parts])
+
+    def exceeded(self, count: Sequence[int]) -> bool:
+        return self.of(count) > self.tokens
 
 
 def _limits(run: RunSpec) -> list[_Limit]:
@@ -229,44 +231,26 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
     """Count the tokens of a split's first and longest rows; no results without rows."""
     if not every:
         return LengthReport([])
-    data, is_sampled = run.data, split == "val" and run.algorithm.sampled
-    counted = _count_longest(run, text, "prompts" if is_sampled else run.algorithm.data, every)
-    rows = [every[index] for index in counted]
-    counts = [count for count in counted.values() if not isinstance(count, str)]
+    data, limits, is_sampled = run.data, _limits(run), split == "val" and run.algorithm.sampled
+    counted = _count_longest(limits, text, "prompts" if is_sampled else run.algorithm.data, every)
+    counts = {index: count for index, count in counted.items() if not isinstance(count, str)}
     if unwritable := [(every[index], count) for index, count in counted.items() if isinstance(count, str)]:
         return LengthReport([_unwritable_result(unwritable, not counts, data.on_bad_row == "skip")])
-    scope = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
-    results = _over_limits(run, f"{scope} {split}", rows, counts)
+    scope = f"{len(counts):,} {split}" if len(counts) == len(every) else f"the {len(counts):,} longest {split}"
+    results = list[CheckResult]()
+    for limit in limits:
+        if over := [index for index, count in counts.items() if limit.exceeded(count)]:
+            longest = max(map(limit.of, counts.values()))
+            results.append(_over_limit_result(run, limit, scope, every[over[0]], len(over), len(counts), longest))
     if not results:
-        results.append(CheckResult("OK", f"lengths {split}", f"{_summary(run, counts)} tokens"))
-    if n_split := sum(count[2] > 1 for count in counts):
+        most = [(limit.what, max(map(limit.of, counts.values()))) for limit in limits]
+        words = " and ".join(f"{what}s of at most {tokens}" for what, tokens in most if tokens)
+        results.append(CheckResult("OK", f"lengths {split}", f"{words} tokens"))
+    if n_split := sum(count[2] > 1 for count in counts.values()):
         results.append(CheckResult("OK", f"sequences {split}", several_sequences(n_split, len(counts))))
-    return LengthReport(results, _count_filtered(run, counts) if split == "train" else 0)
-
-
-def _count_filtered(run: RunSpec, counts: Sequence[Sequence[int]]) -> int:
-    """Number of rows that are left out for their length."""
-    filters = run.data.truncation == "filter" and not run.shares_length
-    return sum(_is_over(run, count) for count in counts) if filters else 0
-
-
-def _summary(run: RunSpec, counts: Sequence[Sequence[int]]) -> str:
-    longest = [(limit.what, max(map(limit.of, counts))) for limit in _limits(run)]
-    return " and ".join(f"{what}s of at most {tokens}" for what, tokens in longest if tokens)
-
-
-def _over_limits(run: RunSpec, scope: str, rows: Sequence[Row], counts: Sequence[Sequence[int]]) -> list[CheckResult]:
-    """One result for each limit that some rows exceed."""
-    results = []
-    for limit in _limits(run):
-        tokens = list(map(limit.of, counts))
-        if first := next((row for row, length in zip(rows, tokens, strict=True) if length > limit.tokens), None):
-            results.append(_over_limit_result(run, scope, first, limit, tokens))
-    return results
-
-
-def _is_over(run: RunSpec, count: Sequence[int]) -> bool:
-    return any(limit.of(count) > limit.tokens for limit in _limits(run))
+    filters = split == "train" and data.truncation == "filter" and not run.shares_length
+    n_over = sum(any(limit.exceeded(count) for limit in limits) for count in counts.values())
+    return LengthReport(results, n_over if filters else 0)
 
 
 def _unwritable_result(unwritable: Sequence[tuple[Row, str]], all_rows: bool, skip: bool) -> CheckResult:
@@ -289,16 +273,17 @@ def _template_fix(unwritable: Sequence[tuple[Row, str]]) -> str:
     return f"use rows {which}, or another chat_template in the model's tokenizer_config.json"
 
 
-def _over_limit_result(run: RunSpec, scope: str, first: Row, limit: _Limit, tokens: list[int]) -> CheckResult:
-    n_over = sum(length > limit.tokens for length in tokens)
-    needed, truncation = max(tokens) - limit.other, run.data.truncation
+def _over_limit_result(
+    run: RunSpec, limit: _Limit, scope: str, first: Row, n_over: int, n_rows: int, longest: int
+) -> CheckResult:
+    needed, truncation = longest - limit.other, run.data.truncation
     message = f"{n_over:,} of {scope} {limit.what}s are longer than {limit.tokens} tokens ({first.where} is the first)"
     message += ", which is the length of prompt and response together" if limit.what == "row" else ""
     if truncation == "error" or (run.shares_length and truncation == "filter"):
         alternative = "right" if run.shares_length else "filter"
         return CheckResult("FAIL", limit.setting, message, f"use {needed} or data.truncation={alternative}")
     action = "left out" if truncation == "filter" else f"cut on the {truncation}"
-    level: Level = "FAIL" if truncation == "filter" and n_over == len(tokens) else "WARN"
+    level: Level = "FAIL" if truncation == "filter" and n_over == n_rows else "WARN"
     return CheckResult(level, limit.setting, f"{message}, and {action}", f"use {needed} to keep all")
 
 
