@@ -225,7 +225,7 @@ downloads: $(VENV)/ready-dev  ## kill 30 downloads at random bytes: no wrong fil
 	$(VENV)/bin/python benchmarks/downloads.py 30 $(SEED)
 
 secrets: $(VENV)/ready-dev  ## plant 30 secrets, run real commands, and look for each in all output and files
-	$(VENV)/bin/python benchmarks/canaries.py
+	$(VENV)/bin/pytest -m long tests/test_canaries.py
 
 oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL against verl and TRL, value and gradient
 	PYTHONPATH=$(CURDIR) $(PEERS)/bin/python -W ignore -m pytest tests/oracles --no-header -p no:cacheprovider

@@ -1,4 +1,4 @@
-"""The secrets of `canaries.py`, where each is planted, and the commands that meet them."""
+"""The secrets of tests/test_canaries.py, where each is planted, and the commands that meet them."""
 
 from __future__ import annotations
 
