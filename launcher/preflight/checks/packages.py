@@ -30,7 +30,7 @@ def _check_shadowed() -> Iterator[CheckResult]:
     """Packages that a folder of PYTHONPATH shadows, so that what is imported is not what is installed."""
     folders = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     own = _installed(OURS) if folders else None
-    required = [need.name for need in _requirements(own)] if own else []
+    required = [Requirement(text).name for text in own.requires or ()] if own else []
     for name in dict.fromkeys((*SHOWN, *required)) if folders else ():
         spec = find_spec(name.replace("-", "_"))
         file = Path(spec.origin).resolve() if spec and spec.origin else Path()
