@@ -1,4 +1,4 @@
-"""What stands on a machine before a launch: files, rows, model folders, small disks, taken ports, packages.
+"""What stands on a machine before a launch: files, rows, model folders, small disks, taken ports.
 
 A site is data, as the cases beside this file write it; all of it lies in one folder, and nothing is downloaded:
 
@@ -13,7 +13,6 @@ A site is data, as the cases beside this file write it; all of it lies in one fo
     disks: {runs: 64m}                       a disk of that size (and options of tmpfs)
     env: {HF_HUB_OFFLINE: "1"}               <here> is the site's folder; PYTHONPATH is put before what there is
     programs: [bin]                          folders of files that can be run, before what PATH holds
-    packages: {transformers: "4.40.0", peft: null}   another version than is installed; null: none
     ports: [taken]                           <taken> in the words is a port that somebody listens at
     serving: [judge]                         <judge> is that of a server that scores answers, or, as a mapping, one
                                              whose reply has them under another name: {judge: rewards}
@@ -45,18 +44,6 @@ Node = Mapping[str, Any]
 ROOT = Path(__file__).parents[2]
 FORGOTTEN = ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_ENDPOINT", "MODELSCOPE_API_TOKEN",
              "WANDB_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "COLUMNS")  # fmt: skip
-HIDER = """
-import importlib.machinery, importlib.metadata
-HIDDEN = {hidden!r}
-class Hides(importlib.metadata.MetadataPathFinder):
-    @classmethod
-    def find_distributions(cls, *args, **kwargs):
-        found = super().find_distributions(*args, **kwargs)
-        return (one for one in found if one.metadata["Name"] not in HIDDEN)
-PathFinder = importlib.machinery.PathFinder
-find_spec, PathFinder.find_distributions = PathFinder.find_spec, Hides.find_distributions
-PathFinder.find_spec = lambda name, *more: None if name in HIDDEN else find_spec(name, *more)
-"""
 
 
 @dataclass
@@ -88,8 +75,7 @@ class Site:
         own |= {"HOME": str(home), "HF_HOME": str(home / "hf"), "MODELSCOPE_HOME": str(home / "modelscope"),
                 "RLRUN_MODELS": str(home / "models"), "RLRUN_DATA": str(home / "data")}  # fmt: skip
         given = {name: self.filled(value) for name, value in self.env.items()}
-        packages = self.folder / ".packages"
-        paths = [str(packages) if packages.is_dir() else "", given.pop("PYTHONPATH", ""), own.get("PYTHONPATH", "")]
+        paths = [given.pop("PYTHONPATH", ""), own.get("PYTHONPATH", "")]
         if any(paths):
             own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         return own | given
@@ -121,8 +107,6 @@ class Site:
             (self.folder / name).write_bytes((self.folder / name).read_bytes()[:size])
         for name in node.get("without", ()):
             _remove(self.folder / name)
-        for name, version in node.get("packages", {}).items():
-            self._package(name, version)
         for name in node.get("programs", ()):
             self._runnable(self.folder / name)
         self.env |= node.get("env", {})
@@ -154,13 +138,6 @@ class Site:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _package(self, name: str, version: str | None) -> None:
-        if version is None:
-            self._made(".packages/sitecustomize.py").write_text(HIDER.format(hidden=[name]))
-        else:
-            given = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            self._made(f".packages/{name}-{version}.dist-info/METADATA").write_text(given)
-
     def _listening(self) -> int:
         listener = self.kept.enter_context(socket.create_server(("127.0.0.1", 0)))
         return int(listener.getsockname()[1])
@@ -185,7 +162,7 @@ def _remove(path: Path) -> None:
 
 def single(*nodes: Node) -> bool:
     """Whether a launch on these sites needs a process of its own, because of how that is started."""
-    return any(node.get(name) for node in nodes for name in ("disks", "packages"))
+    return any(node.get("disks") for node in nodes)
 
 
 def free_port() -> int:

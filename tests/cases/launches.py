@@ -108,10 +108,6 @@ class Healthy:
     """Settings of the resolved run, such as optim.lr: 0.0001."""
     train: bool = False
     """Whether it is really run: a tiny model, for seconds."""
-    after: str = ""
-    """Words of a run that is really made before, in the same place."""
-    then: str = ""
-    """Words of `train` that are really run after it: a resumption."""
 
 
 @dataclass(frozen=True)
@@ -206,12 +202,10 @@ def judge(case: Case, folder: Path, plan: Plan) -> Outcome:
 def judge_healthy(case: Healthy, folder: Path, plan: Plan, train: Train | None = None) -> Outcome:
     with site(folder, case.site) as where:
         words = where.words(case.words)
-        if case.after and train and (saw := train(where, where.words(case.after))):
-            return Outcome(case.name, True, True, False, f"the run before: {saw}")
         answer = plan(where, words)
         saw = answer.trouble or (_lines(answer.fails) if answer.fails else _other_meaning(case, answer))
         if case.train and train and not saw:
-            saw = train(where, words) or (train(where, where.words(case.then)) if case.then else "")
+            saw = train(where, words)
     return Outcome(case.name, True, True, not saw, saw)
 
 
