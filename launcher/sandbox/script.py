@@ -271,9 +271,7 @@ class _Sandbox:
             chain = tuple(wrappers[record] for record in within.split() if record in wrappers)
             place = places.get((process, step), str(self.script))
             programs.append((int(step or 0), StartedProgram(place, program, tuple(words), environment, cwd, chain)))
-        for _, successive in groupby(programs, key=lambda one: one[1].place):
-            # a loop may have started those of one place in parallel
-            yield from (one for _, one in sorted(successive, key=itemgetter(0)))
+        yield from _order_by_step(programs)
 
     def _read_errors(self) -> list[tuple[str, str]]:
         errors = list[tuple[str, str]]()
@@ -320,6 +318,12 @@ def missing_paths(run: ScriptRun) -> list[Substitute]:
             kind = "program" if name in (*RECORDED, *THERE, "sh", "bash") or "/bin/" in path else "file"
             missing.append(Substitute(path, "folder" if text.startswith(("cd:", "pushd:", "mkdir")) else kind, place))
     return missing
+
+
+def _order_by_step(programs: list[tuple[int, StartedProgram]]) -> Iterator[StartedProgram]:
+    """Sorts successive programs of one place by step: a loop may have started them in parallel."""
+    for _, successive in groupby(programs, key=lambda one: one[1].place):
+        yield from (one for _, one in sorted(successive, key=itemgetter(0)))
 
 
 def _dynamic_linkers() -> list[str]:

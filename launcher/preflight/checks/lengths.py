@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -191,7 +191,7 @@ def _count_longest(limits: Sequence[_Limit], text: TextProcess, kind: Kind, rows
         batch, waiting = waiting[:PART], waiting[PART:]
         counts = text.lengths([rows[index] for index in batch], kind)
         counts_by_index.update(zip(batch, counts, strict=True))
-        if not any(isinstance(count, str) or limit.exceeded(count) for count in counts for limit in limits):
+        if not any(isinstance(count, str) or _is_over(limits, count) for count in counts):
             break
     return dict(sorted(counts_by_index.items()))
 
@@ -209,9 +209,6 @@ class _Limit(NamedTuple):
     def of(self, count: Sequence[int]) -> int:
         """The number of limited tokens, given those of prompt and response."""
         return sum(count[self.parts])
-
-    def exceeded(self, count: Sequence[int]) -> bool:
-        return self.of(count) > self.tokens
 
 
 def _limits(run: RunSpec) -> list[_Limit]:
@@ -231,26 +228,33 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
     """Count the tokens of a split's first and longest rows; no results without rows."""
     if not every:
         return LengthReport([])
-    data, limits, is_sampled = run.data, _limits(run), split == "val" and run.algorithm.sampled
+    limits, is_sampled = _limits(run), split == "val" and run.algorithm.sampled
     counted = _count_longest(limits, text, "prompts" if is_sampled else run.algorithm.data, every)
     counts = {index: count for index, count in counted.items() if not isinstance(count, str)}
     if unwritable := [(every[index], count) for index, count in counted.items() if isinstance(count, str)]:
-        return LengthReport([_unwritable_result(unwritable, not counts, data.on_bad_row == "skip")])
+        return LengthReport([_unwritable_result(unwritable, not counts, run.data.on_bad_row == "skip")])
     scope = f"{len(counts):,} {split}" if len(counts) == len(every) else f"the {len(counts):,} longest {split}"
-    results = list[CheckResult]()
-    for limit in limits:
-        if over := [index for index, count in counts.items() if limit.exceeded(count)]:
-            longest = max(map(limit.of, counts.values()))
-            results.append(_over_limit_result(run, limit, scope, every[over[0]], len(over), len(counts), longest))
+    results = [*_over_limits(run, limits, scope, every, counts)]
     if not results:
-        most = [(limit.what, max(map(limit.of, counts.values()))) for limit in limits]
-        words = " and ".join(f"{what}s of at most {tokens}" for what, tokens in most if tokens)
-        results.append(CheckResult("OK", f"lengths {split}", f"{words} tokens"))
+        results.append(CheckResult("OK", f"lengths {split}", f"{_summary(limits, counts.values())} tokens"))
     if n_split := sum(count[2] > 1 for count in counts.values()):
         results.append(CheckResult("OK", f"sequences {split}", several_sequences(n_split, len(counts))))
-    filters = split == "train" and data.truncation == "filter" and not run.shares_length
-    n_over = sum(any(limit.exceeded(count) for limit in limits) for count in counts.values())
-    return LengthReport(results, n_over if filters else 0)
+    return LengthReport(results, _count_filtered(run, limits, counts.values()))
+
+
+def _count_filtered(run: RunSpec, limits: Sequence[_Limit], counts: Collection[Sequence[int]]) -> int:
+    """Number of rows that are left out for their length."""
+    filters = run.data.truncation == "filter" and not run.shares_length
+    return sum(_is_over(limits, count) for count in counts) if filters else 0
+
+
+def _summary(limits: Sequence[_Limit], counts: Collection[Sequence[int]]) -> str:
+    longest = [(limit.what, max(map(limit.of, counts))) for limit in limits]
+    return " and ".join(f"{what}s of at most {tokens}" for what, tokens in longest if tokens)
+
+
+def _is_over(limits: Sequence[_Limit], count: Sequence[int]) -> bool:
+    return any(limit.of(count) > limit.tokens for limit in limits)
 
 
 def _unwritable_result(unwritable: Sequence[tuple[Row, str]], all_rows: bool, skip: bool) -> CheckResult:
@@ -273,18 +277,26 @@ def _template_fix(unwritable: Sequence[tuple[Row, str]]) -> str:
     return f"use rows {which}, or another chat_template in the model's tokenizer_config.json"
 
 
-def _over_limit_result(
-    run: RunSpec, limit: _Limit, scope: str, first: Row, n_over: int, n_rows: int, longest: int
-) -> CheckResult:
-    needed, truncation = longest - limit.other, run.data.truncation
-    message = f"{n_over:,} of {scope} {limit.what}s are longer than {limit.tokens} tokens ({first.where} is the first)"
-    message += ", which is the length of prompt and response together" if limit.what == "row" else ""
-    if truncation == "error" or (run.shares_length and truncation == "filter"):
-        alternative = "right" if run.shares_length else "filter"
-        return CheckResult("FAIL", limit.setting, message, f"use {needed} or data.truncation={alternative}")
-    action = "left out" if truncation == "filter" else f"cut on the {truncation}"
-    level: Level = "FAIL" if truncation == "filter" and n_over == n_rows else "WARN"
-    return CheckResult(level, limit.setting, f"{message}, and {action}", f"use {needed} to keep all")
+def _over_limits(
+    run: RunSpec, limits: Sequence[_Limit], scope: str, every: Sequence[Row], counts: Mapping[int, Sequence[int]]
+) -> Iterator[CheckResult]:
+    """One result for each limit that some rows exceed."""
+    truncation = run.data.truncation
+    for limit in limits:
+        tokens = {index: limit.of(count) for index, count in counts.items()}
+        over = [index for index, length in tokens.items() if length > limit.tokens]
+        if not over:
+            continue
+        needed, what = max(tokens.values()) - limit.other, f"{len(over):,} of {scope} {limit.what}s"
+        message = f"{what} are longer than {limit.tokens} tokens ({every[over[0]].where} is the first)"
+        message += ", which is the length of prompt and response together" if limit.what == "row" else ""
+        if truncation == "error" or (run.shares_length and truncation == "filter"):
+            alternative = "right" if run.shares_length else "filter"
+            yield CheckResult("FAIL", limit.setting, message, f"use {needed} or data.truncation={alternative}")
+            continue
+        action = "left out" if truncation == "filter" else f"cut on the {truncation}"
+        level: Level = "FAIL" if truncation == "filter" and len(over) == len(tokens) else "WARN"
+        yield CheckResult(level, limit.setting, f"{message}, and {action}", f"use {needed} to keep all")
 
 
 def token_count(run: RunSpec, text: str) -> int | None:

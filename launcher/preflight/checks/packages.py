@@ -29,9 +29,7 @@ def check(_: Context) -> Iterator[CheckResult]:
 def _check_shadowed() -> Iterator[CheckResult]:
     """Packages that a folder of PYTHONPATH shadows, so that what is imported is not what is installed."""
     folders = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    own = _installed(OURS) if folders else None
-    required = [Requirement(text).name for text in own.requires or ()] if own else []
-    for name in dict.fromkeys((*SHOWN, *required)) if folders else ():
+    for name in dict.fromkeys(_needed_packages() if folders else ()):
         spec = find_spec(name.replace("-", "_"))
         file = Path(spec.origin).resolve() if spec and spec.origin else Path()
         folder = file.parent.parent if spec and spec.submodule_search_locations else file.parent
@@ -39,6 +37,12 @@ def _check_shadowed() -> Iterator[CheckResult]:
         if installed and Path(str(installed.locate_file(""))).resolve() != folder:
             message = f"{folder / name} is imported in place of {name} {installed.version}, which is installed"
             yield CheckResult("FAIL", name, message, f"take {folder} out of PYTHONPATH")
+
+
+def _needed_packages() -> list[str]:
+    """Names of the packages that we need, with those of all extras."""
+    own = _installed(OURS)
+    return [*SHOWN, *(Requirement(text).name for text in (own.requires if own else None) or ())]
 
 
 def check_packages(name: str = OURS) -> list[CheckResult]:
