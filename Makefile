@@ -168,9 +168,8 @@ verdicts:  ## keep what the targets VERDICTS say as JSON in FILE; compare two su
 mutants: $(VENV)/ready-dev  ## change the core in 60 places, drawn with SEED: how many changes the tests notice
 	$(VENV)/bin/python benchmarks/mutants.py --seed $(SEED)
 
-bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too) and a training step
+bench: $(VENV)/ready-dev  ## time of starting, planning and a training step
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
-	$(VENV)/bin/python benchmarks/plan_cost.py $(RUNS)
 
 first-line: $(VENV)/ready-dev  ## how soon plan and train say something, and name a reward that sleeps
 	$(VENV)/bin/python benchmarks/first_line.py $(RUNS)
@@ -226,7 +225,7 @@ downloads: $(VENV)/ready-dev  ## kill 30 downloads at random bytes: no wrong fil
 	KILLED_DOWNLOADS=30 SEED=$(SEED) $(VENV)/bin/python -m pytest tests/hubs/test_kills.py
 
 secrets: $(VENV)/ready-dev  ## plant 30 secrets, run real commands, and look for each in all output and files
-	$(VENV)/bin/python benchmarks/canaries.py
+	$(VENV)/bin/pytest -m long tests/test_canaries.py
 
 oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL against verl and TRL, value and gradient
 	PYTHONPATH=$(CURDIR) $(PEERS)/bin/python -W ignore -m pytest tests/oracles --no-header -p no:cacheprovider

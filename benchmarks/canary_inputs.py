@@ -1,4 +1,4 @@
-"""The secrets of `canaries.py`, where each is planted, and the commands that meet them."""
+"""The secrets of tests/test_canaries.py, where each is planted, and the commands that meet them."""
 
 from __future__ import annotations
 
@@ -121,11 +121,13 @@ class Command:
 
 
 class _Echo(BaseHTTPRequestHandler):
-    """Refuses, and tells whom."""
+    """Scores right and empty answers, as a plan asks; refuses others, and tells whom."""
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps({"error": "no such key", "got": self.headers.get("Authorization")}).encode()
+        answers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
+        tried = all(one["response"] == "" or one["ground_truth"] in one["response"] for one in answers)
+        refusal = {"error": "no such key", "got": self.headers.get("Authorization")}
+        body = json.dumps({"scores": [len(one["response"]) for one in answers]} if tried else refusal).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -147,7 +149,7 @@ def plant(given: Path, hub: LocalHub) -> Iterator[str]:
     (given / "conf" / "reward" / "own.yaml").write_text(
         f"_target_: launcher.rewards.python.Python\npath: {given}/reward.py\nkwargs: {{channel: {token}}}\n"
     )
-    rows = [{"prompt": f"{number}", "response": f"{number}", "ground_truth": f"{number}"} for number in range(16)]
+    rows = [{"prompt": f"{number}", "response": f"{number}", "ground_truth": f"{number}"} for number in range(1, 17)]
     (given / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     bad = {"prompt": ["see", VALUES["a token in a bad row"]], "response": "x"}
     (given / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, bad]))

@@ -36,7 +36,6 @@ class Model:
     tokens: Sequence[str] = ()
     """Further special tokens, with a row in the embedding."""
     alphabet: str = ALPHABET
-    pickle: bool = False
     random: bool = False
     dtype: str = "float32"
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -53,8 +52,6 @@ class Model:
     """Keys that config.json does not have."""
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     """Laid over tokenizer_config.json."""
-    tokenizer_file: Mapping[str, Any] = field(default_factory=dict)
-    """Laid over tokenizer.json."""
 
     @property
     def vocabulary(self) -> list[str]:
@@ -72,9 +69,7 @@ class Model:
         (folder / "config.json").write_text(json.dumps(config))
         self.save_tokenizer(folder)
         tensors = self._weights(words)
-        if self.pickle:
-            (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
-        elif self.shards == 1:
+        if self.shards == 1:
             save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         else:
             self._in_parts(folder, tensors)
@@ -114,8 +109,7 @@ class Model:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
         tokenizer.decoder = decoders.Fuse()
         tokenizer.add_special_tokens([*SPECIAL, *self.tokens])
-        node = json.loads(tokenizer.to_str()) | self.tokenizer_file
-        (folder / "tokenizer.json").write_text(json.dumps(node))
+        tokenizer.save(str(folder / "tokenizer.json"))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<eos>",
                 "unk_token": "<unk>", "clean_up_tokenization_spaces": False}  # fmt: skip
         own = self.template if isinstance(self.template, str) else TEMPLATE

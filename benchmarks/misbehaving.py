@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 PIECE = 16 << 10  # bytes written to a socket at a time
 
 What = Literal[
-    "cut", "stall", "garble", "500", "429", "size", "no-range", "shift", "gzip", "more", "redirect",
+    "cut", "stall", "garble", "500", "429", "size", "no-range", "shift", "more", "redirect",
 ]  # fmt: skip
 
 
@@ -47,8 +47,6 @@ def spoil(what: str, status: int, headers: dict[str, str], body: bytes) -> tuple
             return 200, {name: value for name, value in headers.items() if name != "Content-Range"}, body[:-1]
         case "more":  # no length is announced, and there is more
             return status, {**headers, "Connection": "close"}, body + b"more"
-        case "gzip":
-            return status, {**headers, "Content-Encoding": "gzip"}, body
     return status, headers, body
 
 

@@ -3,7 +3,6 @@ restarted."""
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
@@ -11,14 +10,14 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from itertools import count
 from typing import Any
 
 from launcher.core.settings import Chosen, adapter
-from launcher.rewards.pool import end_group
+from launcher.rewards.pool import end_group, exit_name
 from launcher.rewards.worker.frames import receive, send
 from launcher.spec.data import Row
 from launcher.spec.environment import Environment, Final, Observation, Outcome, Sessions, Spoken
@@ -30,8 +29,6 @@ LOAD_S = 120.0
 SILENT_S = 30.0
 """Seconds without a heartbeat after which a process is killed: its code holds the interpreter."""
 STARTS = 3  # consecutive failed starts after which it is not started again
-
-Failed = Callable[[str], Observation | Final]
 
 
 class Processes(Sessions):
@@ -50,22 +47,21 @@ class Processes(Sessions):
         worker.sessions += 1
         self.held[number] = worker, worker.life
         if fault:
-            return _completed_future(_faulty_observation(fault))
-        return worker.ask({"do": "begin", "session": number, "row": asdict(row)}, _faulty_observation, Observation)
+            return _failed_future(Observation, fault)
+        return worker.ask({"do": "begin", "session": number, "row": asdict(row)}, Observation)
 
     def step(self, number: int, spoken: Spoken) -> Future[Observation]:
         worker, life = self.held[number]
         if life != worker.life:
-            return _completed_future(_faulty_observation(worker.why))
-        frame = {"do": "step", "session": number, "spoken": asdict(spoken)}
-        return worker.ask(frame, _faulty_observation, Observation)
+            return _failed_future(Observation, worker.why)
+        return worker.ask({"do": "step", "session": number, "spoken": asdict(spoken)}, Observation)
 
     def end(self, number: int, outcome: Outcome) -> Future[Final]:
         worker, life = self.held.pop(number)
         worker.sessions -= 1
         if life != worker.life:
-            return _completed_future(_faulty_final(worker.why))
-        return worker.ask({"do": "end", "session": number, "outcome": outcome}, _faulty_final, Final)
+            return _failed_future(Final, worker.why)
+        return worker.ask({"do": "end", "session": number, "outcome": outcome}, Final)
 
     def close(self) -> None:
         _end_all(self.workers)
@@ -73,7 +69,7 @@ class Processes(Sessions):
     def starve(self) -> None:
         for worker in self.workers:
             if not worker.ready():
-                worker.ask({"do": "starve"}, _faulty_observation, Observation).result()
+                worker.ask({"do": "starve"}, Observation).result()
 
     def holds(self) -> Mapping[str, int]:
         import psutil  # noqa: PLC0415  late: an environment's process need not have it
@@ -99,7 +95,7 @@ class _EnvironmentProcess:
         self.node, self.program, self.sessions, self.life = node, program, 0, 0
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: socket.socket | None = None
-        self.waiting = dict[int, tuple[Future[Any], Failed, type]]()
+        self.waiting = dict[int, tuple[Future[Any], type]]()
         self.numbers, self.lock, self.failed = count(), threading.Lock(), 0
         self.tools: list[Mapping[str, Any]] = []
         self.why = "the environment's process is not running"
@@ -134,12 +130,12 @@ class _EnvironmentProcess:
         threading.Thread(target=self._read_responses, args=(local, self.life), daemon=True).start()
         return ""
 
-    def ask(self, frame: dict[str, Any], failed: Failed, kind: type) -> Future[Any]:
-        """Send a request. The future gets the response as a `kind`, or `failed(reason)` where the process fails."""
+    def ask(self, frame: dict[str, Any], kind: type) -> Future[Any]:
+        """Send a request. The future gets the response as a `kind`, which holds a fault where the process fails."""
         future = Future[Any]()
         with self.lock:
             number, channel = next(self.numbers), self.channel
-            self.waiting[number] = future, failed, kind
+            self.waiting[number] = future, kind
         why = "the environment's process has ended"
         try:
             if channel:
@@ -158,7 +154,7 @@ class _EnvironmentProcess:
                 response = receive(channel, time.monotonic() + SILENT_S)
                 if "id" in response:
                     with self.lock:
-                        future, _, kind = self.waiting[response["id"]]
+                        future, kind = self.waiting[response["id"]]
                     value = adapter(kind).validate_python(response["value"])
                     if self.waiting.pop(response["id"], None):
                         future.set_result(value)
@@ -185,27 +181,19 @@ class _EnvironmentProcess:
             channel.close()
         if process:
             code = end_group(process)
-            self.why = why or f"the environment's process ended with {_describe_exit(code)}"
-        for future, failed, _ in waiting.values():
-            future.set_result(failed(self.why))
+            self.why = why or f"the environment's process ended with {exit_name(code)}"
+        for future, kind in waiting.values():
+            future.set_result(_fault(kind, self.why))
 
 
-def _describe_exit(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+def _fault(kind: type, why: str) -> Observation | Final:
+    return Observation(ended="environment-fault", reason=why) if kind is Observation else Final(fault=why)
 
 
-def _completed_future(value: Any) -> Future[Any]:
+def _failed_future(kind: type, why: str) -> Future[Any]:
     future = Future[Any]()
-    future.set_result(value)
+    future.set_result(_fault(kind, why))
     return future
-
-
-def _faulty_observation(why: str) -> Observation:
-    return Observation(ended="environment-fault", reason=why)
-
-
-def _faulty_final(why: str) -> Final:
-    return Final(fault=why)
 
 
 def _end_all(workers: list[_EnvironmentProcess]) -> None:

@@ -28,6 +28,9 @@ from launcher.spec.environment import Session, Sessions
 FOLDER, VERSION = ".venv-verifiers", "0.4.0"
 LOAD_S = 600.0  # time limit for loading a package with its tasks
 PROGRAM = """import sys
+from importlib.metadata import version
+if not (found := version("verifiers")).startswith("0.4."):
+    raise ImportError(f"verifiers {{found}} is installed")
 sys.path.append({root!r})  # not for long: other packages there are not those of verifiers
 from launcher.environments import verifiers, verifiers_session, worker
 sys.path.pop()

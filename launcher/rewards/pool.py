@@ -182,10 +182,7 @@ class _Worker:
         self.channel.close()
         code = end_group(self.process)  # a process that has ended by itself keeps its own exit code
         self.process = self.channel = self.stack = None
-        if code >= 0:
-            return f"its process ended with exit code {code}"
-        names = [name.name for name in signal.Signals if name == -code]
-        return f"its process was killed by {names[0] if names else f'signal {-code}'}"
+        return f"its process {'ended with' if code >= 0 else 'was killed by'} {exit_name(code)}"
 
 
 def end_group(process: subprocess.Popen[bytes]) -> int:
@@ -194,6 +191,12 @@ def end_group(process: subprocess.Popen[bytes]) -> int:
     if process.stdin:
         process.stdin.close()
     return process.wait()
+
+
+def exit_name(code: int) -> str:
+    """How a process ended, by its exit code: that code, or the signal that killed it."""
+    names = [one.name for one in signal.Signals if one == -code]
+    return f"exit code {code}" if code >= 0 else names[0] if names else f"signal {-code}"
 
 
 def _end_all(workers: Sequence[_Worker]) -> None:

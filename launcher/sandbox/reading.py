@@ -181,10 +181,10 @@ class _Comparison:
                 continue
             other = max(candidates, key=lambda one: _count_equal_words(one, launch))
             remaining.remove(other)
-            self.launches[number] = self._merge_launches(launch, other, machine)
+            self.launches[number] = self._merge_launches(launch, other)
         for path, text in {**self.written}.items():
             other_text = self._mask_temporary(run.written.get(path, ""))
-            self.written[path] = self._mark_differing_lines(text, other_text, machine)
+            self.written[path] = self._mark_differing_lines(text, other_text)
         previous = self.launches[len(self.before) :]
         remaining = [one for one in remaining if not any(_shape(one) == _shape(launch) for launch in previous)]
         if not unmatched and not remaining:
@@ -210,21 +210,17 @@ class _Comparison:
                 return f"{name} says {answer[0]!r}" + (f" and {len(answer) - 1} lines more" if answer[1:] else "")
         return "the machine answers otherwise"
 
-    def _merge_launches(self, launch: StartedProgram, other: StartedProgram, machine: Machine) -> StartedProgram:
-        words = tuple(self._mark_difference(a, b, machine) for a, b in zip(launch.words, other.words, strict=True))
-        environment = {
-            key: self._mark_difference(value, other.environment.get(key, value), machine)
-            for key, value in launch.environment.items()
-        }
+    def _merge_launches(self, launch: StartedProgram, other: StartedProgram) -> StartedProgram:
+        words = tuple(map(self._mark_difference, launch.words, other.words))
+        environment = {key: self._mark_difference(value, other.environment.get(key, value))
+                       for key, value in launch.environment.items()}  # fmt: skip
         return replace(launch, words=words, environment=environment)
 
-    def _mark_differing_lines(self, text: str, other: str, machine: Machine) -> str:
+    def _mark_differing_lines(self, text: str, other: str) -> str:
         lines, others = text.splitlines(), other.splitlines()
-        if len(lines) != len(others):
-            return text
-        return "\n".join([*(self._mark_difference(a, b, machine) for a, b in zip(lines, others, strict=True)), ""])
+        return "\n".join([*map(self._mark_difference, lines, others), ""]) if len(lines) == len(others) else text
 
-    def _mark_difference(self, text: str, other: str, machine: Machine) -> str:
+    def _mark_difference(self, text: str, other: str) -> str:
         """`text`, with a placeholder for the part in which `other` differs."""
         if text == other or any(part in text for part in self.placeholders):
             return text

@@ -17,7 +17,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 
 from launcher.core.problems import shortened
@@ -270,7 +271,7 @@ class _Sandbox:
             chain = tuple(wrappers[record] for record in within.split() if record in wrappers)
             place = places.get((process, step), str(self.script))
             programs.append((int(step or 0), StartedProgram(place, program, tuple(words), environment, cwd, chain)))
-        yield from (one for _, one in _order_by_step(programs))
+        yield from _order_by_step(programs)
 
     def _read_errors(self) -> list[tuple[str, str]]:
         errors = list[tuple[str, str]]()
@@ -319,16 +320,10 @@ def missing_paths(run: ScriptRun) -> list[Substitute]:
     return missing
 
 
-def _order_by_step(records: list[tuple[int, StartedProgram]]) -> list[tuple[int, StartedProgram]]:
+def _order_by_step(programs: list[tuple[int, StartedProgram]]) -> Iterator[StartedProgram]:
     """Sorts successive programs of one place by step: a loop may have started them in parallel."""
-    ordered = list[tuple[int, StartedProgram]]()
-    group = list[tuple[int, StartedProgram]]()
-    for record in records:
-        if group and group[-1][1].place != record[1].place:
-            ordered += sorted(group, key=lambda one: one[0])
-            group = []
-        group.append(record)
-    return ordered + sorted(group, key=lambda one: one[0])
+    for _, successive in groupby(programs, key=lambda one: one[1].place):
+        yield from (one for _, one in sorted(successive, key=itemgetter(0)))
 
 
 def _dynamic_linkers() -> list[str]:

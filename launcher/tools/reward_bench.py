@@ -99,7 +99,7 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
 def _judge(trial: RewardTrial) -> list[str]:
     """Why a run should not learn from the reward, as its scores show."""
     failures = [one.message for one in judge_trial(trial) if one.level == "FAIL"]
-    first, *others = (score for rows in trial.scores.values() for row in rows for score in row)
+    first, *others = (one.score for one in trial.scored)
     if not failures and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
         failures.append(f"every kind of answer scores {compact(first)}, so nothing can be learnt")
     return failures
@@ -120,7 +120,7 @@ def _usable_rows(run: RunSpec, refused: list[RefusedRow]) -> Iterator[Row]:
 
 
 def _summary(trial: RewardTrial, name: str) -> AnswerKind:
-    scores = [score for score, row_scores in zip(trial.best(name), trial.scores[name], strict=True) if row_scores]
+    scores = [*trial.best(name).values()]
     valid = [score for score in scores if not math.isnan(score)]
     unscored = len(scores) - len(valid)
     if not valid:

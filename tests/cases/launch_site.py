@@ -1,33 +1,28 @@
-"""What stands on a machine before a launch: files, rows, model folders, small disks, taken ports, packages.
+"""What stands on a machine before a launch: files, rows, model folders, small disks, taken ports.
 
 A site is data, as the cases beside this file write it; all of it lies in one folder, and nothing is downloaded:
 
     rows: {train.jsonl: sums 64}             rows of a kind (KINDS), written as the file's ending says
     files: {reward.py: "def f(...): ..."}    text as it is
-    encoded: {train.jsonl: [utf-16, "..."]}  text in another encoding
     repo: [recipes/sft.sh]                   files of this repository
     models: {models/small: {}}               a Llama of two layers that loads; launch_model.py names its settings
-    adapters: {models/lora: {base: ...}}     LoRA's matrices, as peft writes them
     json: {models/small/config.json: {}}     what is laid over a JSON file that is there by now
     late: {models/small/added.txt: "..."}    text as it is, written after the models
     cut: {train.parquet: 200}                a file's first bytes, as a broken copy leaves them
-    pipes: [models/small/config.json]        a named pipe that nothing is written to, in place of the file
     without: [models/small/config.json]      what is taken away again
-    disks: {runs: 64m, out: ro}              a disk of that size (and options of tmpfs), or one that cannot be written
+    disks: {runs: 64m}                       a disk of that size (and options of tmpfs)
     env: {HF_HUB_OFFLINE: "1"}               <here> is the site's folder; PYTHONPATH is put before what there is
     programs: [bin]                          folders of files that can be run, before what PATH holds
-    packages: {transformers: "4.40.0", peft: null}   another version than is installed; null: none
     ports: [taken]                           <taken> in the words is a port that somebody listens at
-    closed: [judge]                          <judge> is a port without a listener; <free> always is
     serving: [judge]                         <judge> is that of a server that scores answers, or, as a mapping, one
-                                             that answers in another way (ANSWERS): {judge: rewards}
+                                             whose reply has them under another name: {judge: rewards}
+
+<free> is a port without a listener.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 import os
 import shlex
@@ -43,24 +38,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from launch_model import Adapter, Model
+from launch_model import Model
 
 Node = Mapping[str, Any]
 ROOT = Path(__file__).parents[2]
 FORGOTTEN = ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_ENDPOINT", "MODELSCOPE_API_TOKEN",
              "WANDB_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "COLUMNS")  # fmt: skip
-HIDER = """
-import importlib.machinery, importlib.metadata
-HIDDEN = {hidden!r}
-class Hides(importlib.metadata.MetadataPathFinder):
-    @classmethod
-    def find_distributions(cls, *args, **kwargs):
-        found = super().find_distributions(*args, **kwargs)
-        return (one for one in found if one.metadata["Name"] not in HIDDEN)
-PathFinder = importlib.machinery.PathFinder
-find_spec, PathFinder.find_distributions = PathFinder.find_spec, Hides.find_distributions
-PathFinder.find_spec = lambda name, *more: None if name in HIDDEN else find_spec(name, *more)
-"""
 
 
 @dataclass
@@ -73,7 +56,7 @@ class Site:
     ports: dict[str, int] = field(default_factory=dict)
     """By the name that stands in the words."""
     answers: dict[str, list[str]] = field(default_factory=dict)
-    """By the name of a server: how it answers, a key of ANSWERS that may change."""
+    """By the name of a server: the name of its scores, which may change."""
     kept: ExitStack = field(default_factory=ExitStack)
 
     def words(self, text: str) -> list[str]:
@@ -92,8 +75,7 @@ class Site:
         own |= {"HOME": str(home), "HF_HOME": str(home / "hf"), "MODELSCOPE_HOME": str(home / "modelscope"),
                 "RLRUN_MODELS": str(home / "models"), "RLRUN_DATA": str(home / "data")}  # fmt: skip
         given = {name: self.filled(value) for name, value in self.env.items()}
-        packages = self.folder / ".packages"
-        paths = [str(packages) if packages.is_dir() else "", given.pop("PYTHONPATH", ""), own.get("PYTHONPATH", "")]
+        paths = [given.pop("PYTHONPATH", ""), own.get("PYTHONPATH", "")]
         if any(paths):
             own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         return own | given
@@ -102,24 +84,20 @@ class Site:
         """`words` in a room of its own where the site has disks, which then nobody else sees."""
         if not self.disks:
             return [*words]
-        mounts = [f"mkdir -p {shlex.quote(place)} && mount -t tmpfs -o {'ro' if size == 'ro' else f'size={size}'}"
-                  f" tmpfs {shlex.quote(place)}" for place, size in self.disks.items()]  # fmt: skip
+        mounts = [f"mkdir -p {shlex.quote(place)} && mount -t tmpfs -o size={size} tmpfs {shlex.quote(place)}"
+                  for place, size in self.disks.items()]  # fmt: skip
         as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
         return ["unshare", "--mount", *as_root, "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", *words]
 
     def build(self, node: Node) -> None:
         for name, text in node.get("files", {}).items():
             self._made(name).write_text(text)
-        for name, (encoding, text) in node.get("encoded", {}).items():
-            self._made(name).write_bytes(text.encode(encoding))
         for name, groups in node.get("rows", {}).items():
             _write_rows(self._made(name), [row for group in _listed(groups) for row in rows(group)])
         for name in node.get("repo", ()):
             shutil.copy(ROOT / name, self._made(name))
         for name, given in node.get("models", {}).items():
             Model(**(given or {})).save(self._empty(name))
-        for name, given in node.get("adapters", {}).items():
-            Adapter(**{**given, "base": self.filled(given["base"])}).save(self._empty(name))
         for name, given in node.get("json", {}).items():
             path = self._made(name)
             path.write_text(json.dumps({**(json.loads(path.read_text()) if path.is_file() else {}), **given}))
@@ -127,12 +105,8 @@ class Site:
             self._made(name).write_text(text)
         for name, size in node.get("cut", {}).items():
             (self.folder / name).write_bytes((self.folder / name).read_bytes()[:size])
-        for name in [*node.get("without", ()), *node.get("pipes", ())]:
+        for name in node.get("without", ()):
             _remove(self.folder / name)
-        for name in node.get("pipes", ()):
-            os.mkfifo(self._made(name))
-        for name, version in node.get("packages", {}).items():
-            self._package(name, version)
         for name in node.get("programs", ()):
             self._runnable(self.folder / name)
         self.env |= node.get("env", {})
@@ -147,8 +121,6 @@ class Site:
     def _listen(self, node: Node) -> None:
         for name in node.get("ports", ()):
             self.ports[name] = self._listening()
-        for name in node.get("closed", ()):
-            self.ports[name] = free_port()
         servers = node.get("serving", ())
         for name, how in (servers if isinstance(servers, dict) else dict.fromkeys(servers, "scores")).items():
             if name not in self.answers:
@@ -166,13 +138,6 @@ class Site:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _package(self, name: str, version: str | None) -> None:
-        if version is None:
-            self._made(".packages/sitecustomize.py").write_text(HIDER.format(hidden=[name]))
-        else:
-            given = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            self._made(f".packages/{name}-{version}.dist-info/METADATA").write_text(given)
-
     def _listening(self) -> int:
         listener = self.kept.enter_context(socket.create_server(("127.0.0.1", 0)))
         return int(listener.getsockname()[1])
@@ -183,7 +148,8 @@ def site(folder: Path, node: Node) -> Iterator[Site]:
     made = Site(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with made.kept:
-        made.build({"closed": ["free"], **node})
+        made.ports["free"] = free_port()
+        made.build(node)
         yield made
 
 
@@ -196,7 +162,7 @@ def _remove(path: Path) -> None:
 
 def single(*nodes: Node) -> bool:
     """Whether a launch on these sites needs a process of its own, because of how that is started."""
-    return any(node.get(name) for node in nodes for name in ("disks", "packages"))
+    return any(node.get("disks") for node in nodes)
 
 
 def free_port() -> int:
@@ -237,15 +203,10 @@ KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
     "asked": lambda n: {"prompt": [{"role": "user", "content": _asked(n)}], "data_source": "openai/gsm8k",
                         "reward_model": {"style": "rule", "ground_truth": _sum(n)}},
     "alpaca": lambda n: {"instruction": _asked(n), "output": _sum(n)},
-    "alpaca_input": lambda n: {"instruction": "add", "input": _asked(n), "output": _sum(n)},
-    "sharegpt": lambda n: {"conversations": [{"from": "human", "value": _asked(n)}, {"from": "gpt", "value": _sum(n)}]},
-    "questions": lambda n: {"question": _asked(n), "answer": _sum(n)},
     "systems": lambda n: {"messages": [{"role": "system", "content": "add"}, {"role": "user", "content": _asked(n)},
                                        {"role": "assistant", "content": _sum(n)}]},
     "chat_pairs": lambda n: {side: [{"role": "user", "content": _asked(n)}, {"role": "assistant", "content": text}]
                              for side, text in (("chosen", _sum(n)), ("rejected", str(n)))},
-    "texts": lambda n: {"text": f"{_asked(n)} {_sum(n)}"},
-    "worked": lambda n: {"question": _asked(n), "answer": f"add them\n#### {_sum(n)}"},
 }  # fmt: skip
 
 
@@ -261,38 +222,17 @@ def _write_rows(path: Path, found: list[dict[str, Any]]) -> None:
         path.write_bytes(gzip.compress(text.encode()))
     elif path.suffix == ".json":
         path.write_text(json.dumps(found))
-    elif path.suffix == ".csv":
-        path.write_text(_as_csv(found))
     else:
         path.write_text(text)
 
 
-def _as_csv(found: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(found[0]))
-    writer.writeheader()
-    writer.writerows(found)
-    return text.getvalue()
-
-
 # ---- a server that scores
-
-ANSWERS: dict[str, Callable[[list[float]], Any]] = {
-    "scores": lambda scores: {"scores": scores},
-    "rewards": lambda scores: {"rewards": scores},
-    "fewer": lambda scores: {"scores": scores[1:]},
-    "texts": lambda scores: {"scores": ["good" for _ in scores]},
-    "page": lambda _: "<html><body>ok</body></html>",
-    "deep": lambda _: "[" * 100_000,
-    "equal": lambda scores: {"scores": [0.5 for _ in scores]},
-}
-"""How a server answers, given the right scores; a text is sent as it is."""
 
 
 @contextmanager
 def serving(port: int, how: Sequence[str] = ("scores",)) -> Iterator[int]:
-    """Scores an answer 1 where it holds the ground truth; the port that it listens at. `how` is looked up for each
-    request."""
+    """Scores an answer 1 where it holds the ground truth; the port that it listens at. `how` holds the name of the
+    scores, which is looked up for each request."""
 
     class Handler(_Scores):
         way = how
@@ -313,8 +253,8 @@ class _Scores(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
-        made = ANSWERS[self.way[0]]([float((one["ground_truth"] or "a") in one["response"]) for one in asked])
-        body = (made if isinstance(made, str) else json.dumps(made)).encode()
+        scores = [float((one["ground_truth"] or "a") in one["response"]) for one in asked]
+        body = json.dumps({self.way[0]: scores}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -6,15 +6,13 @@ to its arguments; first_week/ holds others. `rlrun plan ARGUMENTS --json` must n
 with the fix, the plan must have no FAIL. A healthy launch must have none either, must mean what `means` says, and is
 really run where it says `train: true`. Every plan runs in its own process, offline.
 
-Ends with 1 where fewer than LEAST of the failures are named and fixed, a launch that would train on something
-meaningless is not named at all, or a healthy launch is refused.
+Ends with 1 where a failure is not named or not fixed, or a healthy launch is refused.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import signal
@@ -36,7 +34,6 @@ from rich.text import Text
 from launcher.core.machine import cpu_count
 
 CASES = Path(__file__).parent / "reported"
-LEAST = 57 / 60
 ORIGIN = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+|S\d-\d+|R\d+|S\d+|F\d+")
 """A public thread, or the number of a requirement (S), a demand on reliability (R) or a finding (F)."""
 LONGEST_S = 120.0
@@ -47,7 +44,6 @@ FIELDS = ("level", "subject", "message", "fix")
 Said = Mapping[str, str]
 """A check result: `FIELDS`."""
 Level = Literal["FAIL", "WARN", "any"]
-Otherwise = Literal["ends", "junk", "ignores"]
 Plan = Callable[[Site, Sequence[str]], "Answer"]
 Train = Callable[[Site, Sequence[str]], str]
 """Why a launch did not end well; empty where it did."""
@@ -91,11 +87,6 @@ class Case:
     fixed: str = ""
     """Words that take the place of those with the same key; `~key` takes one away."""
     fixed_site: Mapping[str, Any] = field(default_factory=dict)
-    otherwise: Otherwise = "ends"
-    """What comes of it where it is not named: the run ends with an error, it trains and learns nothing or junk, or it
-    trains well but ignores what was asked for."""
-    within_s: float = LONGEST_S
-    """Seconds that a plan may take, on a busy machine."""
 
     def names_it(self, output: Said) -> bool:
         level = output["level"] in (("FAIL", "WARN") if self.level == "any" else (self.level,))
@@ -117,10 +108,6 @@ class Healthy:
     """Settings of the resolved run, such as optim.lr: 0.0001."""
     train: bool = False
     """Whether it is really run: a tiny model, for seconds."""
-    after: str = ""
-    """Words of a run that is really made before, in the same place."""
-    then: str = ""
-    """Words of `train` that are really run after it: a resumption."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +118,6 @@ class Outcome:
     fine_after: bool
     saw: str
     """What was said where that is not what should be."""
-    junk: bool = False
-    """It would train on something meaningless, and nothing names it."""
-    trained: bool = False
 
     @property
     def passed(self) -> bool:
@@ -146,8 +130,6 @@ def cases(folder: Path = CASES) -> list[Case]:
     for case in found:
         if not ORIGIN.search(case.source) or case.level not in get_args(Level):
             raise ValueError(f"{case.name}: names no source, or a level that there is not")
-        if case.otherwise not in get_args(Otherwise):
-            raise ValueError(f"{case.name}: otherwise is one of {', '.join(get_args(Otherwise))}")
         for pattern in (case.subject, case.message, case.fix):
             re.compile(pattern)
     return found
@@ -169,9 +151,9 @@ def _read(file: Path) -> list[dict[str, Any]]:
 # ---- asking
 
 
-def in_a_process(where: Site, words: Sequence[str], limit_s: float = LONGEST_S) -> Answer:
+def in_a_process(where: Site, words: Sequence[str]) -> Answer:
     """As a person types it."""
-    return understood(*_ran(where, ["plan", "--json", *words], limit_s))
+    return understood(*_ran(where, ["plan", "--json", *words], LONGEST_S))
 
 
 def _ran(where: Site, words: Sequence[str], limit_s: float) -> tuple[str, str, int]:
@@ -214,21 +196,17 @@ def judge(case: Case, folder: Path, plan: Plan) -> Outcome:
     left = after.fails + [output for output in after.results if case.names_it(output)]
     fine = not after.trouble and not left
     saw = saw or ("" if fine else "after: " + (after.trouble or _lines(left)))
-    junk = case.otherwise == "junk" and not named and not before.fails and not before.trouble
-    return Outcome(case.name, bool(named) and not before.trouble, bool(fix_shown), fine, saw, junk)
+    return Outcome(case.name, bool(named) and not before.trouble, bool(fix_shown), fine, saw)
 
 
 def judge_healthy(case: Healthy, folder: Path, plan: Plan, train: Train | None = None) -> Outcome:
     with site(folder, case.site) as where:
         words = where.words(case.words)
-        if case.after and train and (saw := train(where, where.words(case.after))):
-            return Outcome(case.name, True, True, False, f"the run before: {saw}")
         answer = plan(where, words)
         saw = answer.trouble or (_lines(answer.fails) if answer.fails else _other_meaning(case, answer))
-        if trains := bool(case.train and train and not saw):
-            assert train
-            saw = train(where, words) or (train(where, where.words(case.then)) if case.then else "")
-    return Outcome(case.name, True, True, not saw, saw, trained=trains)
+        if case.train and train and not saw:
+            saw = train(where, words)
+    return Outcome(case.name, True, True, not saw, saw)
 
 
 def _other_meaning(case: Healthy, answer: Answer) -> str:
@@ -292,16 +270,15 @@ def main(argv: Sequence[str]) -> int:
     for row in failing:
         marks = [_mark(value) for value in (row.named, row.fix_shown, row.fine_after)]
         table.add_row(row.name, *marks, Text(row.saw[:300]))
-    others = Table("launch", "OK", "run", "saw", title="healthy launches")
+    others = Table("launch", "OK", "saw", title="healthy launches")
     for row in well:
-        others.add_row(row.name, _mark(row.fine_after), "yes" if row.trained else "", Text(row.saw[:300]))
-    good, fine = sum(row.passed for row in failing), sum(row.fine_after for row in well)
-    least, junk = math.ceil(LEAST * len(failing)), sum(row.junk for row in failing)
+        others.add_row(row.name, _mark(row.passed), Text(row.saw[:300]))
+    good, fine = (sum(row.passed for row in rows) for rows in (failing, well))
     Console().print(table, others)
-    print(f"{good}/{len(failing)} named with their fix and OK after it, at least {least};"
-          f" {junk} would train on junk unnamed; {len(well) - fine} of {len(well)} healthy refused,"
-          f" {sum(row.trained for row in well)} really run")  # fmt: skip
-    return 0 if good >= least and not junk and fine == len(well) else 1
+    print(
+        f"{good}/{len(failing)} named with their fix and OK after it; {len(well) - fine} of {len(well)} healthy refused"
+    )
+    return 0 if good == len(failing) and fine == len(well) else 1
 
 
 def _judged(case: Case | Healthy) -> Outcome:
@@ -309,8 +286,7 @@ def _judged(case: Case | Healthy) -> Outcome:
         here = Path(folder) / "here"
         if isinstance(case, Healthy):
             return judge_healthy(case, here, in_a_process, trained)
-        limit_s = case.within_s
-        return judge(case, here, lambda where, words: in_a_process(where, words, limit_s))
+        return judge(case, here, in_a_process)
 
 
 def _mark(good: bool) -> str:

@@ -24,9 +24,6 @@ from typing import Any
 import yaml
 from launch_site import Site, site
 from launches import Answer, in_a_process, value_of, with_arguments
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from launcher.core.machine import cpu_count
 
@@ -251,12 +248,8 @@ def _names_pass(table: str, parts: Sequence[str]) -> bool:
     chosen = [name for name in names(table) if not parts or any(part in name.typed for part in parts)]
     with tempfile.TemporaryDirectory() as folder, site(Path(folder) / "here", SITE) as where:
         left = ask_names(chosen, where, in_a_process)
-    shown = Table("typed", "right", "was answered", title=f"{table}: not answered")
     for name, line in left.items():
-        shown.add_row(name.typed, " or ".join([*name.right, *filter(None, [f"/{name.none}/" * bool(name.none)])]),
-                      Text(line[:200]))  # fmt: skip
-    if left:
-        Console().print(shown)
+        print(f"{name.typed}: not answered with {' or '.join([*name.right, name.none])}, but with {line[:200]}")
     good = len(chosen) - len(left)
     print(f"{table}: {good}/{len(chosen)} answered with the right one, at least {LEAST[table]:.0%}")
     return good >= LEAST[table] * len(chosen)
@@ -271,13 +264,8 @@ def _mistakes_pass(parts: Sequence[str]) -> bool:
     ]
     with tempfile.TemporaryDirectory() as folder, site(Path(folder) / "here", table.site) as where:
         left = ask_mistakes(drawn, table.base, where, in_a_process)
-    unnamed = Counter(mistake for each in left for mistake in each)
-    made = Counter(mistake for each in drawn for mistake in each)
-    shown = Table("mistake", "made", "not named", title="mistakes that are not always named")
-    for mistake, times in unnamed.most_common():
-        shown.add_row(Text(" ".join(mistake.words)), str(made[mistake]), str(times))
-    if unnamed:
-        Console().print(shown)
+    for mistake, times in Counter(mistake for each in left for mistake in each).most_common():
+        print(f"{' '.join(mistake.words)}: not named {times} times")
     good = sum(not each for each in left)
     print(f"mistakes: all five named in {good} of {len(drawn)} commands")
     return good >= LEAST["mistakes"] * len(drawn)

@@ -32,13 +32,21 @@ def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path, monkeypatch: py
     cases = {
         "": f"environment.python: there is no {tmp_path}/.venv-verifiers/bin/python; {make}",
         str(tmp_path): f"environment.python: there is no {tmp_path}; {make}",
-        sys.executable: f"environment.id: wordle cannot be loaded: ModuleNotFoundError: No module named .*; {install}",
+        sys.executable: f"environment.id: wordle cannot be loaded: .*No package .* found for verifiers; {install}",
     }
     for named, message in cases.items():
         (found,) = VerifiersEnvironment(id="wordle", python=named).missing_requirements()
         assert re.fullmatch(message, str(found))
         with pytest.raises(Problems, match=found.where):
             next(VerifiersTasks(id="wordle", python=named).read("train", "prompts"))
+
+
+def test_another_version_is_named_where_it_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "verifiers-0.3.1.dist-info").mkdir()
+    (tmp_path / "verifiers-0.3.1.dist-info" / "METADATA").write_text("Name: verifiers\nVersion: 0.3.1\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (found,) = VerifiersEnvironment(id="other", python=sys.executable).missing_requirements()
+    assert "other cannot be loaded: ImportError: verifiers 0.3.1 is installed" in found.got
 
 
 def test_what_cannot_be_used_is_said() -> None:

@@ -61,11 +61,6 @@ def cache_of(*words: str) -> int:
     return next(phase.parts["kv_cache"] for phase in found.phases if phase.name == "rollout")
 
 
-@pytest.mark.parametrize(("device", "gib"), [("A100-SXM4-80GB", 79.2), ("NVIDIA H100 80GB HBM3", 79.2), ("cuda", None)])
-def test_the_memory_of_a_card_by_its_name(device: str, gib: float | None) -> None:
-    assert Hardware(device=device, n_gpus_per_node=1).memory_bytes == (None if gib is None else int(gib * GIB))
-
-
 @pytest.mark.parametrize(
     ("share", "level"),
     [
@@ -153,6 +148,8 @@ def test_settings_that_are_not_valid_together_are_not_advised() -> None:
     ("hardware", "expected"),
     [
         (Hardware(device="h100", n_gpus_per_node=1), 79.1),  # by its name
+        (Hardware(device="A100-SXM4-80GB", n_gpus_per_node=1), 79.2),
+        (Hardware(device="NVIDIA H100 80GB HBM3", n_gpus_per_node=1), 79.2),
         (Hardware(device="h100", memory_gb=64.0, n_gpus_per_node=1), 64 * 0.99),  # what is given goes before
         (Hardware(device="cuda", memory_gb=24.0, n_gpus_per_node=1), 24 * 0.99),
     ],

@@ -114,13 +114,6 @@ def test_rows_for_a_model_need_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert refused(*both, *words) == []
 
 
-def test_a_source_that_routing_does_not_know_is_found_by_the_plan(lines: Lines) -> None:
-    """In verl it ends the run at the first reward."""
-    found = refused(lines("18", "7", source="gsm-8k"), "reward=auto")
-    assert found[0] == "rows.jsonl:1: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
-    assert refused(lines("18", source="mine"), "reward=auto", "reward.routes={mine: gsm8k}") == []
-
-
 def warned(*words: str) -> list[str]:
     """What is said of the reward."""
     found = checked([*GRPO, "data.max_response_length=64", *words])
@@ -202,12 +195,6 @@ def test_a_slow_function_is_not_asked_again(
 def test_rules_from_which_something_else_is_learnt(words: list[str], expected: str, lines: Lines) -> None:
     found = warned(lines("18", "7", "35"), *words)
     assert any(expected in line for line in found) if expected else found == []
-
-
-def test_a_file_that_does_not_compile_is_named_before_its_rows_are_read(lines: Lines, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def compute_score(:\n")
-    (line,) = refused(lines("18"), "reward=python", "reward.path=mine.py")
-    assert line == "reward.path: mine.py:1: invalid syntax; use a Python file that compiles"
 
 
 def test_a_server_that_is_not_there_is_named(lines: Lines) -> None:

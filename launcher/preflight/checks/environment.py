@@ -48,11 +48,19 @@ NOTHING: Mapping[str, Sequence[Spoken]] = {
 
 @dataclass(frozen=True)
 class Played:
-    """What an episode of given turns came to."""
+    """An episode of given turns, and what it came to."""
 
+    row: Row
+    what: str
+    """What the turns are, in words."""
+    turns: Sequence[Spoken]
     observations: tuple[Observation, ...]
     final: Final
     seconds: float
+
+    @property
+    def where(self) -> str:
+        return f"{self.row.where}: {self.what}"
 
     @property
     def outcome(self) -> Outcome:
@@ -84,39 +92,27 @@ class Played:
         return next((name for name, value in self.seen.items() if value != other.seen[name]), "")
 
 
-@dataclass(frozen=True)
-class Tried:
-    row: Row
-    what: str
-    turns: Sequence[Spoken]
-    played: Played
-
-    @property
-    def where(self) -> str:
-        return f"{self.row.where}: {self.what}"
-
-
 class Player:
     """Plays episodes of given turns in an environment's processes."""
 
-    def __init__(self, environment: Environment, sessions: Sessions, tried: list[Tried] | None = None) -> None:
+    def __init__(self, environment: Environment, sessions: Sessions, tried: list[Played] | None = None) -> None:
         self.environment, self.sessions, self.numbers = environment, sessions, count(1)
         self.tried = [] if tried is None else tried
 
-    def play(self, row: Row, turns: Sequence[Spoken]) -> Played:
-        return self.play_together([(row, turns)])[0]
+    def play(self, row: Row, turns: Sequence[Spoken], what: str = "") -> Played:
+        return self.play_together([(row, what, turns)])[0]
 
-    def play_together(self, episodes: Sequence[tuple[Row, Sequence[Spoken]]]) -> list[Played]:
-        """Play episodes at the same time, turn by turn."""
+    def play_together(self, episodes: Sequence[tuple[Row, str, Sequence[Spoken]]]) -> list[Played]:
+        """Play episodes, each of a row and what its turns are, at the same time, turn by turn."""
         started = time.monotonic()
         late = Observation(ended="timeout", reason="no answer in time")
         numbers = [next(self.numbers) for _ in episodes]
-        begins = [self.sessions.begin(number, row) for number, (row, _) in zip(numbers, episodes, strict=True)]
+        begins = [self.sessions.begin(number, row) for number, (row, *_) in zip(numbers, episodes, strict=True)]
         logs = [[self._result_of(begin, late)] for begin in begins]
-        for index in range(max(len(turns) for _, turns in episodes)):
+        for index in range(max(len(turns) for *_, turns in episodes)):
             steps = [
                 (log, self.sessions.step(number, turns[index]))
-                for number, log, (_, turns) in zip(numbers, logs, episodes, strict=True)
+                for number, log, (*_, turns) in zip(numbers, logs, episodes, strict=True)
                 if index < len(turns) and not log[-1].ended
             ]
             for log, step in steps:
@@ -126,13 +122,15 @@ class Player:
         ]
         finals = [self._result_of(end, Final(fault="its end took too long")) for end in ends]
         seconds = time.monotonic() - started
-        return [Played(tuple(log), final, seconds) for log, final in zip(logs, finals, strict=True)]
+        return [Played(*episode, tuple(log), final, seconds)
+                for episode, log, final in zip(episodes, logs, finals, strict=True)]  # fmt: skip
 
-    def again(self) -> Iterator[tuple[Tried, Played]]:
-        """Play everything that was tried once more, with many episodes of different rows at the same time."""
+    def again(self) -> Iterator[tuple[Played, Played]]:
+        """Play everything that was tried once more, with many episodes of different rows at the same time: pairs of the
+        first and the second time."""
         parts = -(-len(self.tried) // TOGETHER)
-        for group in (self.tried[part::parts] for part in range(parts)):
-            yield from zip(group, self.play_together([(tried.row, tried.turns) for tried in group]), strict=True)
+        for first in (self.tried[part::parts] for part in range(parts)):
+            yield from zip(first, self.play_together([(one.row, one.what, one.turns) for one in first]), strict=True)
 
     def _result_of(self, future: Future[T], late: T) -> T:
         try:
@@ -181,14 +179,14 @@ def check(context: Context) -> Iterator[CheckResult]:
         return
     if rows := context.train.rows[:ROWS]:
         activity.report("trying the environment")
-        tried = list[Tried]()
+        tried = list[Played]()
         yield from try_environment(run.environment, rows, SESSIONS, tried)
         if not context.model_problems:
             yield from _check_lengths(context, tried)
 
 
 def try_environment(
-    environment: Environment, rows: Sequence[Row], many: int, tried: list[Tried] | None = None
+    environment: Environment, rows: Sequence[Row], many: int, tried: list[Played] | None = None
 ) -> Iterator[CheckResult]:
     """Results of all probes, or one OK result. Played episodes are appended to `tried`."""
     sessions = environment.sessions()
@@ -200,7 +198,7 @@ def try_environment(
                 break
         for look in (_check_repeats, partial(_check_leaks, rows=rows, many=many), _check_without_files):
             results += [] if _any_failed(results) else look(player)
-        yield from _deduplicate(results)
+        yield from dict.fromkeys(results)
         if all(one.level == "OK" for one in results):
             kinds = len(probes(environment, rows[0]))
             tried_rows = len({one.row.where for one in player.tried})
@@ -214,28 +212,24 @@ def _any_failed(results: Sequence[CheckResult]) -> bool:
     return any(result.level == "FAIL" for result in results)
 
 
-def _deduplicate(results: Sequence[CheckResult]) -> list[CheckResult]:
-    return list({(result.level, result.subject, result.message): result for result in results}.values())
-
-
 def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
     """Play each probe on one row."""
     scores, reasons = dict[str, float | None](), set[str]()
     for what, turns in probes(player.environment, row).items():
-        played = player.play(row, turns)
-        where = f"{row.where}: {what}"
+        played = player.play(row, turns, what)
         if played.fault:
             if played.fault not in reasons:
-                yield CheckResult("FAIL", "environment", f"{where} ends with a fault: {played.fault}", played.remedy)
+                got = f"{played.where} ends with a fault: {played.fault}"
+                yield CheckResult("FAIL", "environment", got, played.remedy)
             reasons.add(played.fault)
             if played.seconds > SLOW_S:  # the others may be as slow
                 return
             continue
-        player.tried.append(Tried(row, what, turns, played))
+        player.tried.append(played)
         scores[what] = played.final.reward
         yield from _check_cut_results(player.environment, played)
-    if slow := [tried for tried in player.tried[1:] if tried.row is row and tried.played.seconds > SLOW_S]:
-        got = f"{slow[0].where} takes {slow[0].played.seconds:.0f} s"  # the very first starts a process
+    if slow := [played for played in player.tried[1:] if played.row is row and played.seconds > SLOW_S]:
+        got = f"{slow[0].where} takes {slow[0].seconds:.0f} s"  # the very first starts a process
         yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
     yield from _check_ranking(player, row, {what: score for what, score in scores.items() if score is not None})
     unscored = [what for what, score in scores.items() if score is None]
@@ -246,18 +240,17 @@ def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
 
 def _check_repeats(player: Player) -> Iterator[CheckResult]:
     """Check that repeated episodes are equal while others run: no state may be shared between them."""
-    for tried, played in player.again():
-        if played.fault:
-            got = f"{tried.where} ends with a fault while other episodes run: {played.fault}"
-            yield CheckResult("WARN", "environment", got, played.remedy)
+    for first, second in player.again():
+        if second.fault:
+            got = f"{first.where} ends with a fault while other episodes run: {second.fault}"
+            yield CheckResult("WARN", "environment", got, second.remedy)
             return
-        if change := tried.played.change(played):
-            single = player.play(tried.row, tried.turns)
+        if change := first.change(second):
             when, fix = "while others run", "keep what is of one episode in self, not in the class or the module"
-            if tried.played.change(single):
+            if first.change(player.play(first.row, first.turns)):
                 when = "in a second session"
                 fix = "let reset depend on the row alone, and draw random numbers from a seed that is the row's"
-            yield CheckResult("FAIL", "environment", f"{tried.where} gives another {change} {when}", fix)
+            yield CheckResult("FAIL", "environment", f"{first.where} gives another {change} {when}", fix)
             return
 
 
@@ -308,22 +301,18 @@ def _check_leaks(player: Player, *, rows: Sequence[Row], many: int) -> Iterator[
 def _check_without_files(player: Player) -> Iterator[CheckResult]:
     """Check that episodes without any file or connection are equal to those before, or are faults."""
     player.sessions.starve()
-    for tried, played in player.again():
-        change = tried.played.change(played)
-        if change and not played.fault and not _has_tool_errors(played):
-            got = f"{tried.what} gives another {change} where no file and no connection can be opened"
+    for first, second in player.again():
+        change = first.change(second)
+        if change and not second.fault and not any(use.error for one in second.observations for use in one.uses):
+            got = f"{first.what} gives another {change} where no file and no connection can be opened"
             yield CheckResult("FAIL", "environment", got, "let such errors out of it: a fault must not become a score")
             return
 
 
-def _has_tool_errors(played: Played) -> bool:
-    return any(use.error for one in played.observations for use in one.uses)
-
-
-def _check_lengths(context: Context, tried: Sequence[Tried]) -> Iterator[CheckResult]:
+def _check_lengths(context: Context, tried: Sequence[Played]) -> Iterator[CheckResult]:
     """Compare the tokens of the longest tool result, once per turn, with the longest answer allowed."""
     run = context.run
-    texts = [message.content for entry in tried for step in entry.played.observations for message in step.messages]
+    texts = [message.content for played in tried for step in played.observations for message in step.messages]
     if not texts:
         return
     try:

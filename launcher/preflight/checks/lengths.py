@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems, short_repr
@@ -176,7 +176,7 @@ def _utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def _count_longest(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[Row]) -> dict[int, Count]:
+def _count_longest(limits: Sequence[_Limit], text: TextProcess, kind: Kind, rows: Sequence[Row]) -> dict[int, Count]:
     """Token counts by row index: of the first rows, then from the longest until a batch has none over its limit."""
     row_sizes = [sum(sizes(row)) for row in rows]
     longest_first = sorted(range(len(rows)), key=row_sizes.__getitem__, reverse=True)
@@ -191,13 +191,12 @@ def _count_longest(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[R
         batch, waiting = waiting[:PART], waiting[PART:]
         counts = text.lengths([rows[index] for index in batch], kind)
         counts_by_index.update(zip(batch, counts, strict=True))
-        if not any(isinstance(count, str) or _is_over(run, count) for count in counts):
+        if not any(isinstance(count, str) or _is_over(limits, count) for count in counts):
             break
     return dict(sorted(counts_by_index.items()))
 
 
-@dataclass(frozen=True)
-class _Limit:
+class _Limit(NamedTuple):
     """A limit of the tokens of prompts, of responses, or of both together."""
 
     what: str
@@ -229,44 +228,33 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
     """Count the tokens of a split's first and longest rows; no results without rows."""
     if not every:
         return LengthReport([])
-    data, is_sampled = run.data, split == "val" and run.algorithm.sampled
-    counted = _count_longest(run, text, "prompts" if is_sampled else run.algorithm.data, every)
-    rows = [every[index] for index in counted]
-    counts = [count for count in counted.values() if not isinstance(count, str)]
+    limits, is_sampled = _limits(run), split == "val" and run.algorithm.sampled
+    counted = _count_longest(limits, text, "prompts" if is_sampled else run.algorithm.data, every)
+    counts = {index: count for index, count in counted.items() if not isinstance(count, str)}
     if unwritable := [(every[index], count) for index, count in counted.items() if isinstance(count, str)]:
-        return LengthReport([_unwritable_result(unwritable, not counts, data.on_bad_row == "skip")])
-    scope = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
-    results = _over_limits(run, f"{scope} {split}", rows, counts)
+        return LengthReport([_unwritable_result(unwritable, not counts, run.data.on_bad_row == "skip")])
+    scope = f"{len(counts):,} {split}" if len(counts) == len(every) else f"the {len(counts):,} longest {split}"
+    results = [*_over_limits(run, limits, scope, every, counts)]
     if not results:
-        results.append(CheckResult("OK", f"lengths {split}", f"{_summary(run, counts)} tokens"))
-    if n_split := sum(count[2] > 1 for count in counts):
+        results.append(CheckResult("OK", f"lengths {split}", f"{_summary(limits, counts.values())} tokens"))
+    if n_split := sum(count[2] > 1 for count in counts.values()):
         results.append(CheckResult("OK", f"sequences {split}", several_sequences(n_split, len(counts))))
-    return LengthReport(results, _count_filtered(run, counts) if split == "train" else 0)
+    return LengthReport(results, _count_filtered(run, limits, counts.values()))
 
 
-def _count_filtered(run: RunSpec, counts: Sequence[Sequence[int]]) -> int:
+def _count_filtered(run: RunSpec, limits: Sequence[_Limit], counts: Collection[Sequence[int]]) -> int:
     """Number of rows that are left out for their length."""
     filters = run.data.truncation == "filter" and not run.shares_length
-    return sum(_is_over(run, count) for count in counts) if filters else 0
+    return sum(_is_over(limits, count) for count in counts) if filters else 0
 
 
-def _summary(run: RunSpec, counts: Sequence[Sequence[int]]) -> str:
-    longest = [(limit.what, max(map(limit.of, counts))) for limit in _limits(run)]
+def _summary(limits: Sequence[_Limit], counts: Collection[Sequence[int]]) -> str:
+    longest = [(limit.what, max(map(limit.of, counts))) for limit in limits]
     return " and ".join(f"{what}s of at most {tokens}" for what, tokens in longest if tokens)
 
 
-def _over_limits(run: RunSpec, scope: str, rows: Sequence[Row], counts: Sequence[Sequence[int]]) -> list[CheckResult]:
-    """One result for each limit that some rows exceed."""
-    results = []
-    for limit in _limits(run):
-        tokens = list(map(limit.of, counts))
-        if first := next((row for row, length in zip(rows, tokens, strict=True) if length > limit.tokens), None):
-            results.append(_over_limit_result(run, scope, first, limit, tokens))
-    return results
-
-
-def _is_over(run: RunSpec, count: Sequence[int]) -> bool:
-    return any(limit.of(count) > limit.tokens for limit in _limits(run))
+def _is_over(limits: Sequence[_Limit], count: Sequence[int]) -> bool:
+    return any(limit.of(count) > limit.tokens for limit in limits)
 
 
 def _unwritable_result(unwritable: Sequence[tuple[Row, str]], all_rows: bool, skip: bool) -> CheckResult:
@@ -289,17 +277,26 @@ def _template_fix(unwritable: Sequence[tuple[Row, str]]) -> str:
     return f"use rows {which}, or another chat_template in the model's tokenizer_config.json"
 
 
-def _over_limit_result(run: RunSpec, scope: str, first: Row, limit: _Limit, tokens: list[int]) -> CheckResult:
-    n_over = sum(length > limit.tokens for length in tokens)
-    needed, truncation = max(tokens) - limit.other, run.data.truncation
-    message = f"{n_over:,} of {scope} {limit.what}s are longer than {limit.tokens} tokens ({first.where} is the first)"
-    message += ", which is the length of prompt and response together" if limit.what == "row" else ""
-    if truncation == "error" or (run.shares_length and truncation == "filter"):
-        alternative = "right" if run.shares_length else "filter"
-        return CheckResult("FAIL", limit.setting, message, f"use {needed} or data.truncation={alternative}")
-    action = "left out" if truncation == "filter" else f"cut on the {truncation}"
-    level: Level = "FAIL" if truncation == "filter" and n_over == len(tokens) else "WARN"
-    return CheckResult(level, limit.setting, f"{message}, and {action}", f"use {needed} to keep all")
+def _over_limits(
+    run: RunSpec, limits: Sequence[_Limit], scope: str, every: Sequence[Row], counts: Mapping[int, Sequence[int]]
+) -> Iterator[CheckResult]:
+    """One result for each limit that some rows exceed."""
+    truncation = run.data.truncation
+    for limit in limits:
+        tokens = {index: limit.of(count) for index, count in counts.items()}
+        over = [index for index, length in tokens.items() if length > limit.tokens]
+        if not over:
+            continue
+        needed, what = max(tokens.values()) - limit.other, f"{len(over):,} of {scope} {limit.what}s"
+        message = f"{what} are longer than {limit.tokens} tokens ({every[over[0]].where} is the first)"
+        message += ", which is the length of prompt and response together" if limit.what == "row" else ""
+        if truncation == "error" or (run.shares_length and truncation == "filter"):
+            alternative = "right" if run.shares_length else "filter"
+            yield CheckResult("FAIL", limit.setting, message, f"use {needed} or data.truncation={alternative}")
+            continue
+        action = "left out" if truncation == "filter" else f"cut on the {truncation}"
+        level: Level = "FAIL" if truncation == "filter" and len(over) == len(tokens) else "WARN"
+        yield CheckResult(level, limit.setting, f"{message}, and {action}", f"use {needed} to keep all")
 
 
 def token_count(run: RunSpec, text: str) -> int | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, metadata
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,17 +17,7 @@ from launcher.core.check_result import CheckResult
 from launcher.preflight.checks.context import Context
 
 OURS = "rlrun"
-_EXTRA_MARKER = re.compile(r"""; *extra *== *['"][^'"]*['"]$|and extra *== *['"][^'"]*['"]$""")  # of extras only
 SHOWN = ("torch", "transformers", "peft", "safetensors", "ray")
-
-
-@dataclass(frozen=True)
-class Installed:
-    """A package of this environment."""
-
-    version: str
-    requires: tuple[str, ...]
-    """The values of `Requires-Dist`, not parsed: most belong to extras that are not installed."""
 
 
 def check(_: Context) -> Iterator[CheckResult]:
@@ -41,28 +29,29 @@ def check(_: Context) -> Iterator[CheckResult]:
 def _check_shadowed() -> Iterator[CheckResult]:
     """Packages that a folder of PYTHONPATH shadows, so that what is imported is not what is installed."""
     folders = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    own = _installed(OURS) if folders else None
-    required = [Requirement(wants).name for wants in own.requires] if own else []
-    for name in dict.fromkeys((*SHOWN, *required)) if folders else ():
+    for name in dict.fromkeys(_needed_packages() if folders else ()):
         spec = find_spec(name.replace("-", "_"))
         file = Path(spec.origin).resolve() if spec and spec.origin else Path()
         folder = file.parent.parent if spec and spec.submodule_search_locations else file.parent
-        if folder in folders and (installed := _installed(name)) and _install_folder(name) != folder:
+        installed = _installed(name) if folder in folders else None
+        if installed and Path(str(installed.locate_file(""))).resolve() != folder:
             message = f"{folder / name} is imported in place of {name} {installed.version}, which is installed"
             yield CheckResult("FAIL", name, message, f"take {folder} out of PYTHONPATH")
 
 
-def _install_folder(name: str) -> Path:
-    return Path(str(distribution(name).locate_file(""))).resolve()
+def _needed_packages() -> list[str]:
+    """Names of the packages that we need, with those of all extras."""
+    own = _installed(OURS)
+    return [*SHOWN, *(Requirement(text).name for text in (own.requires if own else None) or ())]
 
 
-def check_packages(distribution: str = OURS) -> list[CheckResult]:
-    """A result for Python, and one for each package that `distribution` requires and that is missing or incompatible;
-    one for all if there is none. Requirements between packages are left to `pip check`."""
-    ours = _installed(distribution)
+def check_packages(name: str = OURS) -> list[CheckResult]:
+    """A result for Python, and one for each package that the distribution `name` requires and that is missing or
+    incompatible; one for all if there is none. Requirements between packages are left to `pip check`."""
+    ours = _installed(name)
     if ours is None:
         message = "is found on the path but not installed, so what it needs is not known"
-        return [CheckResult("WARN", distribution, message, "run pip install --editable .")]
+        return [CheckResult("WARN", name, message, "run pip install --editable .")]
     versions, unmet = dict[str, str](), list[CheckResult]()
     for need in _requirements(ours):
         installed = _installed(need.name)
@@ -70,12 +59,12 @@ def check_packages(distribution: str = OURS) -> list[CheckResult]:
             versions[canonicalize_name(need.name)] = installed.version
         if installed is None or not need.specifier.contains(installed.version, prereleases=True):
             received = f"{installed.version} is installed" if installed else "is not installed"
-            message = f"{received}, {distribution} wants {need.specifier or 'any version'}"
+            message = f"{received}, {name} wants {need.specifier or 'any version'}"
             unmet.append(CheckResult("FAIL", need.name, message, f"run pip install '{need.name}{need.specifier}'"))
     if not unmet:
-        shown = ", ".join(f"{name} {versions[name]}" for name in SHOWN if name in versions)
+        shown = ", ".join(f"{package} {versions[package]}" for package in SHOWN if package in versions)
         unmet = [CheckResult("OK", "packages", f"{len(versions)} packages are compatible: {shown}")]
-    return [_python(metadata(distribution)["Requires-Python"]), *unmet]
+    return [_python(ours.metadata["Requires-Python"]), *unmet]
 
 
 def _python(specifier: str | None) -> CheckResult:
@@ -85,21 +74,14 @@ def _python(specifier: str | None) -> CheckResult:
     return CheckResult("OK", "python", version)
 
 
-def _requirements(installed: Installed) -> Iterator[Requirement]:
-    for text in installed.requires:
-        if not _EXTRA_MARKER.search(text):
-            requirement = Requirement(text)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                yield requirement
+def _requirements(package: Distribution) -> list[Requirement]:
+    """What it requires here, without its extras."""
+    needs = map(Requirement, package.requires or ())
+    return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
 
 
-def _installed(name: str) -> Installed | None:
-    """A package by the header of its METADATA; None if it is not installed. The description is not parsed."""
+def _installed(name: str) -> Distribution | None:
     try:
-        package = distribution(name)
+        return distribution(name)
     except PackageNotFoundError:
         return None
-    head, _, _ = (package.read_text("METADATA") or package.read_text("PKG-INFO") or "").partition("\n\n")
-    fields = [line.partition(": ") for line in head.splitlines()]
-    version = next((value for field, _, value in fields if field == "Version"), "")
-    return Installed(version, tuple(value for field, _, value in fields if field == "Requires-Dist"))

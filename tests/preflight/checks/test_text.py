@@ -37,21 +37,18 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.text.process.threading.active_count", lambda: 1)
 
 
-def turns(of: str, head: str = "<|{{ turn.role }}|>", end: str = "<eos>", opens: bool = True) -> str:
+def turns(of: str, head: str = "<|{{ turn.role }}|>", end: str = "<eos>") -> str:
     """A chat template that writes `of` between a turn's beginning and its end."""
-    last = "{% if add_generation_prompt %}<|assistant|>{% endif %}" if opens else ""
+    last = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     return f"{{% for turn in messages %}}{head}{of}{end}{{% endfor %}}{last}"
 
 
 CONTENT = "{{ turn.content }}"
 OWN: dict[str, dict[str, Any]] = {
-    "long": {"prompt": "1+1=?", "response": "one and one make two"},
     "rounds": {"messages": [{"role": role, "content": text} for role, text in
                             (("user", "add them"), ("assistant", "what?"), ("user", "1 and 1"), ("assistant", "2"))]},
     "reasons": {"messages": [{"role": "user", "content": "1 and 1"},
                              {"role": "assistant", "content": "2", "reasoning_content": "they are two"}]},
-    "tools": {"prompt": "1 and 1", "response": "2", "tools": [{"name": "add"}]},
-    "written": {"prompt": "<|user|>1+1=?<|assistant|>", "response": "2"},
     "vicuna": {"prompt": "1+1=? ANSWER:", "response": "2"},
 }  # fmt: skip
 THINKS = turns("{{ turn.reasoning_content if enable_thinking }}{{ turn.content }}")
@@ -149,23 +146,12 @@ def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
     ({"alphabet": "ABC"}, "chats", "FAIL model.path: 100% of the text of the prompts has no token"),
     ({"tokenizer": {"eos_token": None}, "config": {"eos_token_id": None}}, "chats", "such as '<eos>'"),
     ({"tokenizer": {"eos_token": None}, "config": {"eos_token_id": 97}, "template": False}, "chats", "set eos_token"),
-    ({"config": {"eos_token_id": 128009}}, "chats", "config.json has eos_token_id 128,009, and the tokenizer has no"),
     ({"config": {"eos_token_id": 2**64}}, "chats", f"config.json has eos_token_id {2**64:,}, and the tokenizer has"),
-    ({"tokens": ["<stop>"], "config": {"eos_token_id": [6]}}, "chats", "config.json ends answers with <stop>"),
-    ({"tokenizer": {"eos_token": "<other>"}}, "chats", "makes ids up to 92, and the model knows 92"),
-    ({"template": turns(CONTENT, opens=False)}, "chats", "the chat template does not open the assistant's"),
-    ({"template": turns("{% if turn.role != 'system' %}{{ turn.content }}{% endif %}")}, "systems", "out system turns"),
-    ({"template": "<|user|>hi<|assistant|>"}, "chats", "FAIL model.path: the chat template writes the same,"),
-    ({"template": turns("{{ turn.content[:1] if turn.role == 'assistant' else turn.content }}")}, "long",
-     "WARN model.path: the chat template leaves out most of the answers, as of t.jsonl:1 (4 of 4 rows)"),
     ({"template": turns("{{ turn.content if loop.index > 1 else '' }}")}, "rounds", "leaves out user turns"),
     ({"template": THINKS}, "reasons", "leaves out the reasoning of answers, as of t.jsonl:1 (4 of 4 rows)"),
     ({"template": THINKS}, "reasons", "; use 'data.template_args={enable_thinking: true}'"),
-    ({}, "tools", "WARN model.path: the chat template does not write tools, as of t.jsonl:1 (4 of 4 rows)"),
     ({"template": REWRITES}, "rounds", "OK sequences train: 4 of 4 rows become several sequences"),
-    ({}, "written", "WARN model.path: the prompts hold '<|assistant|>' (the first is t.jsonl:1)"),
     ({"template": turns(CONTENT, end=ENDED).replace("<|assistant|>", "ANSWER:")}, "vicuna", "hold 'ANSWER:'"),
-    ({"config": {"eos_token_id": ["<eos>"]}}, "chats", "FAIL model.path: config.json has eos_token_id ['<eos>']"),
     ({"template": turns("{{ raise_exception('no systems') }}")}, "systems", "use rows without system turns"),
     ({"template": turns("{{ turn.content + 1 }}")}, "chats", "FAIL model.path: 4 rows cannot be written"),
     ({"template": "{% for turn in messages %}"}, "chats", "use data.chat_template=never"),
