@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers ends weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers ends weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -160,10 +160,6 @@ equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) an
 	git worktree add --quiet --detach .base-$(BASE) $(BASE)
 	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
 	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; code=$$?; git worktree remove --force .base-$(BASE); exit $$code
-
-VERDICTS ?= equality ruined faults labelled\ LOGS=$(LOGS) logs\ LOGS=$(LOGS) launches first-week hostile import-scripts verl-rules
-verdicts:  ## keep what the targets VERDICTS say as JSON in FILE; compare two such files with benchmarks/verdicts.py
-	$(PYTHON) benchmarks/verdicts.py write $(FILE) $(VERDICTS)
 
 mutants: $(VENV)/ready-dev  ## change the core in 60 places, drawn with SEED: how many changes the tests notice
 	$(VENV)/bin/python benchmarks/mutants.py --seed $(SEED)
