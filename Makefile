@@ -177,8 +177,8 @@ import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py
 
-logs: $(VENV)/ready-dev  ## reading logs of other programs: mutated lines, and the values of LOGS=folder counted
-	$(VENV)/bin/python benchmarks/reading_logs.py $(addprefix --logs ,$(LOGS))
+logs: $(VENV)/ready-dev  ## the values that are read of each log in LOGS=folder, against a simple count
+	$(VENV)/bin/python benchmarks/reading_logs.py $(LOGS)
 
 labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose LABELS.csv says what became of each, and on changed copies of them
 	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS) --changes
