@@ -42,7 +42,9 @@ BELOW = {
     "engines.torch.rollout": "core spec text engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core spec",
     "engines.verl.config": "core config.names engines.verl.rules",
-    "engines.verl": "core config.names spec data logs models rewards engines engines.verl.config engines.verl.rules",
+    "engines.verl": (
+        "core config.names spec data logs logs.forms models rewards engines engines.verl.config engines.verl.rules"
+    ),
     "reports": "core health monitor runs views config",
     "config.reference": "core spec config",
     "engines.torch.train": (
