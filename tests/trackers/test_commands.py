@@ -201,17 +201,6 @@ def test_a_hanging_tracker_keeps_the_end_waiting_for_a_bounded_time(folder, monk
     assert rlrun("track", str(folder.path), "--to", "file").exit_code == 0 and lines(folder) == 2
 
 
-def test_a_tracker_outlives_its_launcher_only_to_send_the_rest(folder, until):
-    """The launcher is killed: the pipe ends."""
-    folder.write([step(0)])
-    argv = [sys.executable, "-m", "launcher.trackers.process", "file", str(folder.path)]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    until(lambda: lines(folder) == 1)
-    folder.write([step(1)])
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and lines(folder) == 2, out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("resumes", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_whole_run_with_trackers_ends_as_one_without(resumes, commands, small_sft, tmp_path):
