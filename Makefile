@@ -181,7 +181,7 @@ logs: $(VENV)/ready-dev  ## the values that are read of each log in LOGS=folder,
 	$(VENV)/bin/python benchmarks/reading_logs.py $(LOGS)
 
 labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose LABELS.csv says what became of each, and on changed copies of them
-	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS) --changes
+	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS)
 
 hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
 	$(VENV)/bin/python benchmarks/hostile.py
