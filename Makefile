@@ -187,16 +187,16 @@ hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, t
 	$(VENV)/bin/python benchmarks/hostile.py
 
 ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways and 13 healthy ones, with 3 seeds: what each says of itself
-	$(VENV)/bin/python benchmarks/ruined.py --seeds 3
+	$(VENV)/bin/python benchmarks/ruined.py ruined --seeds 3
 
 newcomer: $(VENV)/ready-dev  ## train a first model from 300 rows of one's own, with 3 seeds: commands, seconds, right answers
 	$(VENV)/bin/python benchmarks/newcomer.py
 
 faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 13 healthy ones: steps until a critical alert
-	$(VENV)/bin/python benchmarks/ruined.py --faults
+	$(VENV)/bin/python benchmarks/ruined.py faults
 
 ends-right: $(VENV)/ready-dev  ## train runs that cannot learn and runs that do, 3 seeds each: the line at the end of each
-	$(VENV)/bin/python benchmarks/verdicts_at_end.py --seeds 3
+	$(VENV)/bin/python benchmarks/ruined.py ends --seeds 3
 
 seed-noise: $(VENV)/ready-dev  ## simulate runs of equal and of different settings: how often compare calls a setting better or worse
 	$(VENV)/bin/python benchmarks/seed_noise.py
