@@ -84,7 +84,6 @@ class Series:
         """How many values the mean needs to show a change of `SHARPEST` of the metric's span: 3 to 50."""
         self._noise, self._noise_size, self._chance_margin = 0.0, 0, 0.0  # noise of the first `_noise_size` values
         self._pending_sum, self._pending_count = 0.0, 0  # sum and number of the values that are not yet in the outline
-        self._fifths: tuple[int, Fifths] | None = None
         self._items = (0, 1, False)  # (`size` then, number of items that values are shares of, exact?)
         self._minimum_before: deque[float] = deque(maxlen=LOWS)
         self._recent_noise: deque[float] = deque([0.0], maxlen=LOWS)
@@ -377,14 +376,11 @@ class Series:
     def fifths(self) -> Fifths:
         """Its means of a fifth of the values each. Raises `UnknownValue` of fewer than 6 values."""
         self._require_values(2 * FIFTHS[0])
-        if self._fifths is None or self._fifths[0] != self.size:
-            window = min(max(self.size // 5, FIFTHS[0]), FIFTHS[1])
-            points, per_mean = [value for _, value in self.outline], max(window // self.stride, 1)
-            means = [fmean(points[at : at + per_mean]) for at in range(0, len(points) - per_mean + 1, per_mean)]
-            end = self.mean(window)
-            found = Fifths(self.first(window), max(*means, end), min(*means, end), end, self.error(window))
-            self._fifths = self.size, found
-        return self._fifths[1]
+        window = min(max(self.size // 5, FIFTHS[0]), FIFTHS[1])
+        points, per_mean = [value for _, value in self.outline], max(window // self.stride, 1)
+        means = [fmean(points[at : at + per_mean]) for at in range(0, len(points) - per_mean + 1, per_mean)]
+        end = self.mean(window)
+        return Fifths(self.first(window), max(*means, end), min(*means, end), end, self.error(window))
 
     def _significant_change(self) -> float:
         """How far the last fifth is above the first; 0 where that may be noise, and of fewer than 6 values."""
