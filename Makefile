@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-trackers weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -161,10 +161,6 @@ equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) an
 	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
 	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; code=$$?; git worktree remove --force .base-$(BASE); exit $$code
 
-VERDICTS ?= equality ruined faults labelled\ LOGS=$(LOGS) logs\ LOGS=$(LOGS) launches first-week hostile import-scripts verl-rules
-verdicts:  ## keep what the targets VERDICTS say as JSON in FILE; compare two such files with benchmarks/verdicts.py
-	$(PYTHON) benchmarks/verdicts.py write $(FILE) $(VERDICTS)
-
 mutants: $(VENV)/ready-dev  ## change the core in 60 places, drawn with SEED: how many changes the tests notice
 	$(VENV)/bin/python benchmarks/mutants.py --seed $(SEED)
 
@@ -180,26 +176,26 @@ import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py
 
-logs: $(VENV)/ready-dev  ## reading logs of other programs: mutated lines, and the values of LOGS=folder counted
-	$(VENV)/bin/python benchmarks/reading_logs.py $(addprefix --logs ,$(LOGS))
+logs: $(VENV)/ready-dev  ## the values that are read of each log in LOGS=folder, against a simple count
+	$(VENV)/bin/python benchmarks/reading_logs.py $(LOGS)
 
 labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose LABELS.csv says what became of each, and on changed copies of them
-	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS) --changes
+	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS)
 
 hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
 	$(VENV)/bin/python benchmarks/hostile.py
 
 ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways and 13 healthy ones, with 3 seeds: what each says of itself
-	$(VENV)/bin/python benchmarks/ruined.py --seeds 3
+	$(VENV)/bin/python benchmarks/ruined.py ruined --seeds 3
 
 newcomer: $(VENV)/ready-dev  ## train a first model from 300 rows of one's own, with 3 seeds: commands, seconds, right answers
 	$(VENV)/bin/python benchmarks/newcomer.py
 
 faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 13 healthy ones: steps until a critical alert
-	$(VENV)/bin/python benchmarks/ruined.py --faults
+	$(VENV)/bin/python benchmarks/ruined.py faults
 
 ends-right: $(VENV)/ready-dev  ## train runs that cannot learn and runs that do, 3 seeds each: the line at the end of each
-	$(VENV)/bin/python benchmarks/verdicts_at_end.py --seeds 3
+	$(VENV)/bin/python benchmarks/ruined.py ends --seeds 3
 
 seed-noise: $(VENV)/ready-dev  ## simulate runs of equal and of different settings: how often compare calls a setting better or worse
 	$(VENV)/bin/python benchmarks/seed_noise.py

@@ -1,14 +1,13 @@
-"""Health rules on logs of which it is known what became of them: `labelled_logs.py FOLDER [--changes]`.
+"""Health rules on logs of which it is known what became of them: `labelled_logs.py FOLDER`.
 
 FOLDER holds logs and `LABELS.csv` with the columns `file` and `label`: healthy, degraded, collapsed, or `warn only`.
 Ends with 1 where a collapsed run has no critical finding before `EARLY` of its steps, a healthy or `warn only` one has
-any, or a `warn only` one has no warning. With `--changes`, also how many runs have a critical finding once their logs
-are changed in ways that keep what became of them.
+any, or a `warn only` one has no warning. Last, how many runs have a critical finding once their logs are changed in
+ways that keep what became of them.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import random
 import sys
@@ -95,18 +94,14 @@ def fault(label: str, alerts: list[Alert], last: int) -> str:
     return ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--changes", action="store_true")
-    given = parser.parse_args()
-    with (given.folder / "LABELS.csv").open(encoding="utf-8") as file:
+def main(folder: Path) -> int:
+    with (folder / "LABELS.csv").open(encoding="utf-8") as file:
         labels = {row["file"]: row["label"] for row in csv.DictReader(file) if row["label"] in KNOWN}
     rules = read_profile(MEASURED)
     table = Table("log", "label", "last step", "critical", "warn", "", box=None)
     faults, runs = 0, dict[str, tuple[Run, str]]()
     for name, label in sorted(labels.items()):
-        source = open_log(given.folder / name)
+        source = open_log(folder / name)
         run = [event for event in source.events() if isinstance(event, Step)]
         runs[name], last = (run, PROGRAMS.get(source.kind, "any")), max((each.step for each in run), default=0)
         alerts = judged(run, Judge(rules, runs[name][1]))
@@ -116,8 +111,7 @@ def main() -> int:
         table.add_row(escape(name), label, str(last), *(escape(", ".join(each)) for each in shown.values()), wrong)
     Console(width=220).print(table)
     print(f"{faults} faults")
-    if given.changes:
-        show_changes(runs, labels, rules)
+    show_changes(runs, labels, rules)
     return 1 if faults else 0
 
 
@@ -132,4 +126,4 @@ def show_changes(runs: Mapping[str, tuple[Run, str]], labels: Mapping[str, str],
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,9 +1,9 @@
 """Runs of equal and of different settings, simulated: how often `rlrun compare` calls a setting better or worse.
 
-`seed_noise.py [--effect 0.1] [--between 0.03] [--prompts 256] [--rounds 200]`. A run's prompts have each their own
-chance of a right answer, which all runs share, and a run is better or worse than its setting by the noise `between`
-seeds. Of 40 pairs of runs of equal settings at most 2 may be called different, of sides of 3 equal runs 5 % with
-their noise, and of sides of 3 runs whose settings differ by `effect` at least 80 % have to be found.
+A run's prompts have each their own chance of a right answer, which all runs share, and a run is better or worse than
+its setting by the noise between seeds. Of 40 pairs of runs of equal settings at most 2 may be called different, of
+sides of 3 equal runs 5 % with their noise, and of sides of 3 runs whose settings differ by EFFECT at least 80 % have
+to be found.
 """
 
 from __future__ import annotations

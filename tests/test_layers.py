@@ -41,7 +41,9 @@ BELOW = {
     "engines.torch.rollout": "core spec text engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core spec",
     "engines.verl.config": "core config.names engines.verl.rules",
-    "engines.verl": "core config.names spec data logs models rewards engines engines.verl.config engines.verl.rules",
+    "engines.verl": (
+        "core config.names spec data logs logs.forms models rewards engines engines.verl.config engines.verl.rules"
+    ),
     "reports": "core health monitor runs views config",
     "config.reference": "core spec config",
     "engines.torch.train": (
@@ -72,9 +74,7 @@ BELOW = {
         "preflight.checks server server.routes"
     ),
     "server": "core logs monitor runs views spec preflight launch",
-    "server.routes": (
-        "core config config.names config.reference health launch logger reports runs views server trackers"
-    ),
+    "server.routes": ("core config config.names config.reference health launch logger reports runs views server"),
     "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""

@@ -84,7 +84,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "track", "track:track",
-        "Send a run's metrics to TensorBoard, W&B, trackio, MLflow, SwanLab, Prometheus or a file.", LOOK,
+        "Send a run's metrics to TensorBoard, W&B, trackio, MLflow, SwanLab or a file.", LOOK,
     ),
     CommandEntry("serve", "serve:serve", "Serve a job API and a page of all runs.", LOOK),
     CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model.", LOOK),

@@ -84,8 +84,6 @@ class Series:
         """How many values the mean needs to show a change of `SHARPEST` of the metric's span: 3 to 50."""
         self._noise, self._noise_size, self._chance_margin = 0.0, 0, 0.0  # noise of the first `_noise_size` values
         self._pending_sum, self._pending_count = 0.0, 0  # sum and number of the values that are not yet in the outline
-        self._scatter = (0, 0.0)  # (`size` when it was measured, scatter)
-        self._fifths: tuple[int, Fifths] | None = None
         self._items = (0, 1, False)  # (`size` then, number of items that values are shares of, exact?)
         self._minimum_before: deque[float] = deque(maxlen=LOWS)
         self._recent_noise: deque[float] = deque([0.0], maxlen=LOWS)
@@ -275,14 +273,9 @@ class Series:
         """Standard deviation of a value around the line through its neighbours, so that a steady trend is no noise; of
         18 values also around lines through others farther off, as a value may wander. Of few an upper bound."""
         self._require_values(4)
-        return self._find_scatter()
-
-    def _find_scatter(self) -> float:
-        if self._scatter[0] != self.size:
-            values = self.lately(BENDS)
-            near = _deviation(_second_differences(values, 1)) / math.sqrt(6) * (1 + 4 / self.size)
-            self._scatter = self.size, max(near, *(_lagged_scatter(values, apart) for apart in LAGS))
-        return self._scatter[1]
+        values = self.lately(BENDS)
+        near = _deviation(_second_differences(values, 1)) / math.sqrt(6) * (1 + 4 / self.size)
+        return max(near, *(_lagged_scatter(values, apart) for apart in LAGS))
 
     def item_error(self) -> float:
         """Standard error of a share of items, such as right answers, where the values tell of how many: 0.4375 and
@@ -301,7 +294,7 @@ class Series:
         self._items = self.size, items, exact
         mean = min(max(sum(self.latest) / len(self.latest), 0.0), 1.0)
         error = math.sqrt(mean * (1 - mean) / items) if exact and 0 < items <= MOST_ITEMS else 0.0
-        return max(error, self._find_scatter()) if error and self.size >= LOWS else error
+        return max(error, self.scatter()) if error and self.size >= LOWS else error
 
     def expected_max(self) -> float:
         """Expected largest of n standard normal values, n being the number of values so far: sqrt(2 ln n), its bound
@@ -383,14 +376,11 @@ class Series:
     def fifths(self) -> Fifths:
         """Its means of a fifth of the values each. Raises `UnknownValue` of fewer than 6 values."""
         self._require_values(2 * FIFTHS[0])
-        if self._fifths is None or self._fifths[0] != self.size:
-            window = min(max(self.size // 5, FIFTHS[0]), FIFTHS[1])
-            points, per_mean = [value for _, value in self.outline], max(window // self.stride, 1)
-            means = [fmean(points[at : at + per_mean]) for at in range(0, len(points) - per_mean + 1, per_mean)]
-            end = self.mean(window)
-            found = Fifths(self.first(window), max(*means, end), min(*means, end), end, self.error(window))
-            self._fifths = self.size, found
-        return self._fifths[1]
+        window = min(max(self.size // 5, FIFTHS[0]), FIFTHS[1])
+        points, per_mean = [value for _, value in self.outline], max(window // self.stride, 1)
+        means = [fmean(points[at : at + per_mean]) for at in range(0, len(points) - per_mean + 1, per_mean)]
+        end = self.mean(window)
+        return Fifths(self.first(window), max(*means, end), min(*means, end), end, self.error(window))
 
     def _significant_change(self) -> float:
         """How far the last fifth is above the first; 0 where that may be noise, and of fewer than 6 values."""

@@ -49,8 +49,6 @@ class TrackerProcess:
     def _start(self, now: float) -> None:
         self._starts = min(self._starts + 1, 10)
         argv = [sys.executable, "-P", "-m", "launcher.trackers.process", self.name, str(self.folder.path)]
-        if address := os.environ.get(f"RLRUN_{self.name.upper()}_PORT"):
-            argv.append(address)
         try:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=self._output, stderr=self._output, start_new_session=True,

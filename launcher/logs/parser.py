@@ -63,7 +63,7 @@ class LogParser:
             yield self.error
 
     def _read_line(self, raw: bytes) -> Iterator[Event]:
-        """The events of a line, by the first form that claims it; a line that none claims is other output."""
+        """The events of a line, by the first form that reads it; a line that none reads is other output."""
         reading, quoted = self.reading, self._answers.open
         text, reading.source = without_source(raw.decode("utf-8", "replace"))
         if "[repeated " in text:
@@ -77,12 +77,12 @@ class LogParser:
             yield from self._take_by(self._loose_forms, without_prefix(rest))
 
     def _take_by(self, forms: Sequence[Form], text: str) -> Generator[Event, None, str]:
-        """Yields the events of a line; returns the rest of it that no form took."""
+        """Yields the events of a line; returns the rest of it that no form read."""
         for form in forms:
-            if form.claims(text):
+            if (events := form.read(text)) is not None:
                 if form.ends_block:
                     yield from self._blocks.finish()
-                yield from form.take(text)
+                yield from events
                 text = form.rest
                 if not text:
                     break

@@ -61,11 +61,10 @@ class LogSource:
     def basis(self) -> Basis:
         """How its steps are numbered, by the blocks at its beginning."""
         parser = LogParser()
-        with open_file(self.path) as file:
-            for text in islice(_line_blocks(file), _SNIFFED_BLOCKS):
-                for _ in parser.feed(text):
-                    if parser.reading.numbers.sure:
-                        return parser.reading.numbers.basis
+        for text in islice(self._blocks(), _SNIFFED_BLOCKS):
+            for _ in parser.feed(text):
+                if parser.reading.numbers.sure:
+                    return parser.reading.numbers.basis
         deque(parser.finish(), 0)
         return parser.reading.numbers.basis
 
@@ -84,8 +83,12 @@ class LogSource:
             raise Problems(Problem(str(self.path), error_message(error), fix, "bad-file")) from error
 
     def _blocks(self) -> Iterator[bytes]:
+        """The text in blocks of whole lines; only the last line may lack its end."""
+        rest = b""
         with open_file(self.path) as file:
-            yield from _line_blocks(file)
+            for text, rest in _read_lines(file, b""):  # noqa: B007  # the last one is read below
+                yield text
+        yield _CUT_EXPONENT.sub(b":", rest)
 
     def last_steps(self, count: int) -> list[Step]:
         """The last `count` steps. Adjacent lines of one step are merged."""
@@ -120,61 +123,27 @@ def _merge_steps(steps: Iterable[Step]) -> Iterator[Step]:
         yield Step(at=step.at, step=number, metrics=metrics)
 
 
-def _line_blocks(file: BufferedReader) -> Iterator[bytes]:
-    """The text of a file in blocks of whole lines; only the last line may lack its end."""
-    cutter = _LineCutter()
+def _read_lines(file: BufferedReader, rest: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(whole lines, unfinished line behind them) of each block of the file; `rest` is the unfinished line before its
+    position. A carriage return ends a line, too, as in progress bars; a line that is too long is cut."""
+    if file.tell() == 0 and file.peek(len(_BOM)).startswith(_BOM):
+        file.seek(len(_BOM))
     while block := file.read(BLOCK):
-        if text := cutter.cut(block):
-            yield text
-        elif cutter.full:
-            skip_hole(file)
-    if cutter.rest:
-        yield _CUT_EXPONENT.sub(b":", cutter.rest)
-
-
-class _LineCutter:
-    """Cuts blocks after their last whole line, and keeps the rest for the next block."""
-
-    def __init__(self) -> None:
-        self._parts = list[bytes]()
-        self._size = 0
-        self._started = False
-
-    @property
-    def full(self) -> bool:
-        """Whether the unfinished line is so long that the rest of it is skipped."""
-        return self._size >= LONGEST_LINE
-
-    @property
-    def rest(self) -> bytes:
-        """The unfinished line."""
-        return b"".join(self._parts)
-
-    def cut(self, block: bytes) -> bytes:
-        """The lines that are whole after this block. A carriage return ends a line, too, as in progress bars."""
-        if not self._started:
-            block, self._started = block.removeprefix(_BOM), True
         end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
-        if not end:
-            self._append(block)
-            return b""
-        text = b"".join([*self._parts, block[:end]]) if self._parts else block[:end]
-        self._parts, self._size = [], 0
-        if end < len(block):
-            self._append(block[end:])
-        return text
-
-    def _append(self, part: bytes) -> None:
-        if not self.full:
-            self._parts.append(part)
-            self._size += len(part)
+        if end:
+            text, rest = rest + block[:end], block[end:]
+        else:
+            text, rest = b"", rest if len(rest) >= LONGEST_LINE else rest + block
+        if len(rest) >= LONGEST_LINE:
+            skip_hole(file)
+        yield text, rest
 
 
 class GrowingLog:
     """Reads a log while others append to it, truncate it, or put a new file in its place (rotation). What was written
     to the old file after the last call of `new` and before the rotation is not read."""
 
-    _TAIL_BYTES = 256  # bytes before the offset that are compared to notice a rewritten file
+    _TAIL_BYTES = 256  # before the offset: where they have changed, the file was rewritten
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self.path, self._clock = path, clock
@@ -182,10 +151,11 @@ class GrowingLog:
         self.readings = 0
         """How often reading was restarted: events given before a restart no longer count."""
         self._file_id: tuple[int, int] | None = None
-        self._cutter = _LineCutter()
-        self._offset = 0
-        self._tail = b""
         self._document_state: tuple[int, int] | None = None
+        self._begin_file()
+
+    def _begin_file(self) -> None:
+        self._offset, self._tail, self._rest = 0, b"", b""  # the last: the unfinished line before the offset
 
     def new(self) -> Iterator[Event]:
         """The events since the last call; none where there is no such file. A half-written line waits, except for a
@@ -202,47 +172,35 @@ class GrowingLog:
             stat = os.fstat(file.fileno())
             old_id, self._file_id = self._file_id, (stat.st_dev, stat.st_ino)
             if old_id not in (None, self._file_id):
-                yield from self._feed(self._cutter.rest)
-                self._cutter, self._offset, self._tail = _LineCutter(), 0, b""
-            elif self._rewritten(file):
+                yield from self.parser.feed(self._rest)
+                self._begin_file()
+            elif os.pread(file.fileno(), len(self._tail), self._offset - len(self._tail)) != self._tail:
                 self._restart(None)
             yield from self._read_blocks(file)
-        if (rest := self._cutter.rest).endswith(b"]") and b"%|" in rest:
-            yield from self.parser.feed(rest)
+        if self._rest.endswith(b"]") and b"%|" in self._rest:
+            yield from self.parser.feed(self._rest)
 
     def finish(self) -> Iterator[Event]:
         """The last events, which waited for more lines."""
-        yield from self._feed(_CUT_EXPONENT.sub(b":", self._cutter.rest))
+        yield from self.parser.feed(_CUT_EXPONENT.sub(b":", self._rest))
         yield from self.parser.finish()
 
     def _restart(self, basis: Basis | None) -> None:
         self.parser = LogParser(self.parser.reading.at, basis)
-        self._cutter, self._offset, self._tail = _LineCutter(), 0, b""
+        self._begin_file()
         self.readings += 1
-
-    def _rewritten(self, file: BufferedReader) -> bool:
-        """Whether the file no longer has the bytes that were read last before the offset."""
-        return bool(self._tail) and (
-            os.pread(file.fileno(), len(self._tail), self._offset - len(self._tail)) != self._tail
-        )
 
     def _read_blocks(self, file: BufferedReader) -> Iterator[Event]:
         file.seek(self._offset)
-        while block := file.read(BLOCK):
-            self._offset += len(block)
-            self._tail = (self._tail + block)[-self._TAIL_BYTES :]
-            yield from self._feed(self._cutter.cut(block))
-            if self._cutter.full:
-                skip_hole(file)
-                self._offset, self._tail = file.tell(), b""
+        for text, rest in _read_lines(file, self._rest):
+            self._rest, self._offset = rest, file.tell()
+            self._tail = os.pread(file.fileno(), self._TAIL_BYTES, max(self._offset - self._TAIL_BYTES, 0))
+            yield from self.parser.feed(text)
             numbers = self.parser.reading.numbers
             if numbers.changed and self._offset <= _SNIFFED_BLOCKS * BLOCK:  # so that steps are numbered as in `events`
                 self._restart(numbers.basis)
-                file.seek(0)
-
-    def _feed(self, text: bytes) -> Iterator[Event]:
-        if text:
-            yield from self.parser.feed(text)
+                yield from self._read_blocks(file)
+                return
 
     def _read_document(self, document: ModuleType) -> Iterator[Event]:
         try:

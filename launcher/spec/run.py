@@ -174,7 +174,7 @@ class Trainer:
     times, and less often where that would take more than 1 % of the run's folder."""
     logger: Names = (CONSOLE,)
     """Where else the metrics are shown, as a list: `tensorboard`, `wandb`, `trackio`, `mlflow`, `swanlab`,
-    `prometheus`, `file` (a line of JSON a step). Each is a process of its own that reads the run's events: one that is
+    `file` (a line of JSON a step). Each is a process of its own that reads the run's events: one that is
     down does not slow or stop the run, and `rlrun track` sends the rest. `console`, as in verl's lists, changes
     nothing: its lines are always printed."""
 

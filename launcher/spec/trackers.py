@@ -32,7 +32,7 @@ class TrackerLibrary:
 
 TRACKERS: Mapping[str, TrackerLibrary] = MappingProxyType(
     {name: TrackerLibrary(name) for name in ("tensorboard", "wandb", "trackio", "mlflow", "swanlab")}
-    | {name: TrackerLibrary() for name in ("prometheus", "file")}
+    | {"file": TrackerLibrary()}
 )
 """Tracker -> its library, in the order in which trackers are listed."""
 

@@ -1,4 +1,4 @@
-"""Trackers that show a run's metrics: TensorBoard, W&B, trackio, MLflow, SwanLab, Prometheus, a JSONL file.
+"""Trackers that show a run's metrics: TensorBoard, W&B, trackio, MLflow, SwanLab, a JSONL file.
 
 A tracker is a reader of the run's event log, in a process of its own (`python -m launcher.trackers.process`): training
 never calls it. What it has sent is remembered in `trackers/NAME.json` in the run's folder, so a tracker that was down,

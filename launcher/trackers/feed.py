@@ -20,15 +20,11 @@ from launcher.core.events import (
     Sample,
     Stalled,
     Step,
-    Usage,
     is_damage,
     is_undone,
     scan,
     undone,
 )
-
-MOST_WAITING = 10_000
-"""Most events that wait for the end of their step; when there are more, they are passed on without it."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,6 @@ class TrackedStep:
     alerts: Sequence[Alert] = ()
     samples: Sequence[Sample] = ()
     distributions: Sequence[Distribution] = ()
-    usage: Mapping[int, Usage] = field(default_factory=dict)
-    """The latest measurement of each process, by rank."""
     went_back: int | None = None
     """The step to which the run went back since the previous one: what it reported after that is undone."""
 
@@ -98,14 +92,11 @@ class Feed:
         self.position = position
         if is_undone(logged, self._undone):
             return None
-        if isinstance(event, Step | Sample | Distribution | Alert | Usage | Stalled | Restarted | Resumed):
+        if isinstance(event, Step | Sample | Distribution | Alert | Stalled | Restarted | Resumed):
             self._waiting.append(event)
         urgent = isinstance(event, Stalled) or (isinstance(event, Alert) and event.level == "critical")
-        if urgent and not any(isinstance(waiting, Sample | Distribution) for waiting in self._waiting):
-            return self._finish(event)
-        if isinstance(event, Step | Ended) or len(self._waiting) >= MOST_WAITING:
-            return self._finish(event)
-        return None
+        alone = not any(isinstance(waiting, Sample | Distribution) for waiting in self._waiting)
+        return self._finish(event) if isinstance(event, Step | Ended) or (urgent and alone) else None
 
     def _finish(self, last: Event) -> TrackedStep | None:
         """The waiting events as one step, if any. Samples and distributions without metrics get a row of their own."""
@@ -121,8 +112,7 @@ class Feed:
         return TrackedStep(
             row=self.position.row, step=[*back_to, *steps][-1], at=last.at, after=self.position,
             metrics=last.metrics if isinstance(last, Step) else {}, alerts=alerts, samples=samples,
-            distributions=distributions, usage={event.rank: event for event in _select(events, Usage)},
-            went_back=min(back_to, default=None),
+            distributions=distributions, went_back=min(back_to, default=None),
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""One tracker of a run that trains, as a process: `python -m launcher.trackers.process NAME FOLDER [ADDRESS]`.
+"""One tracker of a run that trains, as a process: `python -m launcher.trackers.process NAME FOLDER`.
 
 Standard input is a pipe that the launcher holds. Its end says that the run has ended, or that the launcher was killed:
 the process sends what is left and exits, at most `FINISH_S` seconds later, even if a library hangs. Exit codes: 0
@@ -19,12 +19,12 @@ from launcher.trackers.sending import Sender
 FINISH_S = 15.0
 
 
-def main(name: str, folder: str, address: str = "") -> int:
+def main(name: str, folder: str) -> int:
     ended = threading.Event()
     threading.Thread(target=_end_with, args=(ended,), daemon=True).start()
     say = partial(print, flush=True)
     try:
-        sent = Sender(name, Path(folder), lambda: not ended.is_set(), say, address, pause=ended.wait).run()
+        sent = Sender(name, Path(folder), lambda: not ended.is_set(), say, pause=ended.wait).run()
     except Problems as problems:
         say("\n".join(problems.lines))
         return 2

@@ -50,11 +50,7 @@ class Sender:
     alive: Callable[[], bool]
     """Whether the run may still log events."""
     say: OnMessage
-    address: str = ""
-    """`[HOST:]PORT` at which a tracker that is scraped listens."""
     pause: Callable[[float], object] = time.sleep
-    opened: OnMessage = lambda where: None
-    """Called with the place where the run is shown, each time the tracker was opened."""
     sent: Sent = field(default_factory=Sent)
 
     def __post_init__(self) -> None:
@@ -108,7 +104,7 @@ class Sender:
     def _open(self) -> str:
         """Open the tracker, and find out what has arrived. Returns why that failed, or ""."""
         self._remembered = read_state(self.folder, self.name)
-        run = tracked_run(self.folder, self._remembered.id, self.address)
+        run = tracked_run(self.folder, self._remembered.id)
         write_state(self.folder, self.name, self._remembered)  # the id, which must not change with the folder's name
         tracker = try_call(partial(make_tracker, self.name))
         if isinstance(tracker, CallFailure):
@@ -125,7 +121,6 @@ class Sender:
             write_state(self.folder, self.name, self._remembered)
         self._feed = Feed(self.folder / "events.jsonl") if behind else Feed(self.folder / "events.jsonl", position)
         self._tracker, self.sent.where = tracker, tracker.where
-        self.opened(tracker.where)
         return ""
 
     def _log(self, steps: list[TrackedStep]) -> str:

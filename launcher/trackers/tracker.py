@@ -28,7 +28,6 @@ CLASSES = {
     "trackio": "trackio:Trackio",
     "mlflow": "mlflow:MLflow",
     "swanlab": "swanlab:SwanLab",
-    "prometheus": "prometheus:Prometheus",
     "file": "jsonl:JsonLines",
 }
 """`module:class` in this package by the names of `spec.trackers.TRACKERS`; a module imports its library."""
@@ -43,8 +42,6 @@ class TrackedRun:
     """Twelve hex digits, the same for the life of the run."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The settings by their dotted names."""
-    address: str = ""
-    """`[HOST:]PORT` at which a tracker that is scraped listens."""
 
     @property
     def project(self) -> str:
@@ -53,10 +50,6 @@ class TrackedRun:
     @property
     def experiment(self) -> str:
         return self.folder.absolute().name
-
-    @property
-    def name(self) -> str:
-        return f"{self.project}/{self.experiment}"
 
 
 class Tracker:
@@ -160,7 +153,7 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 # ---- the run
 
 
-def tracked_run(folder: Path, run_id: str, address: str = "") -> TrackedRun:
+def tracked_run(folder: Path, run_id: str) -> TrackedRun:
     """The run in `folder`. Raises `Problems` where its settings cannot be read."""
     try:
         config = dict(_flat(parse_yaml(read_file(folder / "spec.yaml"))))
@@ -168,7 +161,7 @@ def tracked_run(folder: Path, run_id: str, address: str = "") -> TrackedRun:
         raise Problems(
             Problem(str(folder / "spec.yaml"), "cannot be read", "use a run's folder", "bad-file")
         ) from error
-    return TrackedRun(folder, run_id, config, address)
+    return TrackedRun(folder, run_id, config)
 
 
 def _flat(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:

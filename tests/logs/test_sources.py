@@ -8,7 +8,6 @@ import random
 import shlex
 import subprocess
 import sys
-import threading
 import tracemalloc
 from pathlib import Path
 
@@ -88,23 +87,6 @@ def test_a_log_that_is_written_anew_or_rotated(tmp_path, anew, looks):
     assert log.readings == anew
 
 
-def test_a_writer_at_the_same_time(tmp_path):
-    path, wanted = log_at(tmp_path, ""), list(range(1, 2_001))
-
-    def write() -> None:
-        with path.open("a", buffering=1_000) as file:
-            for step in wanted:
-                file.write(line(step))
-
-    log, found = growing(path), []
-    thread = threading.Thread(target=write)
-    thread.start()
-    while thread.is_alive():
-        found += numbers(log.new())
-    thread.join()
-    assert found + numbers(log.new()) == wanted
-
-
 def test_a_trainer_state_that_is_written_anew_gives_what_is_new(tmp_path):
     path = tmp_path / "trainer_state.json"
     log = growing(path)
@@ -120,16 +102,6 @@ def test_windows_line_ends_and_bytes_that_are_no_utf8(tmp_path):
     path.write_bytes(b"step:3 - critic/sc\xf6re:0.5 - b/\x00c:1\n")
     ((event),) = open_log(path).events()
     assert event.step == 3 and sorted(event.metrics.values()) == [0.5, 1.0]
-
-
-@pytest.mark.parametrize("size", [1, 7, 64, 1_000])
-def test_where_blocks_are_cut_does_not_matter(size):
-    text = "".join(line(step) + "{'loss': 0.5}\rTraining: 10%|█ | 1/9 [0:01<0:09, 1.0s/it]\n" for step in range(9))
-    lines = text.encode().splitlines(keepends=True)
-    parser, found = LogParser(), []
-    for begin in range(0, len(lines), size):
-        found += numbers(parser.feed(b"".join(lines[begin : begin + size])))
-    assert found == numbers([*LogParser().feed(text.encode())])
 
 
 def test_blocks_of_a_file_end_anywhere(tmp_path):

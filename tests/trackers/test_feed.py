@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
-from launcher.core.events import Alert, Distribution, Ended, Phase, Restarted, Resumed, Sample, Stalled, Step, Usage
-from launcher.trackers.feed import MOST_WAITING, Feed
+from launcher.core.events import Alert, Distribution, Ended, Phase, Restarted, Resumed, Sample, Stalled, Step
+from launcher.trackers.feed import Feed
 
 
 def step(number: int, **metrics: float) -> Step:
@@ -105,12 +105,3 @@ def test_damaged_and_half_written_lines_and_unknown_kinds_are_passed_over(folder
 
 def test_no_log_yet_is_no_step(folder):
     assert list(Feed(folder.path / "events.jsonl").new()) == []
-
-
-def test_what_waits_is_bounded(folder):
-    zero = dict.fromkeys(("cpu_percent", "memory_bytes", "machine_cpu_percent", "machine_memory_bytes"), 0)
-    more = {"machine_memory_total_bytes": 0, "disk_free_bytes": None}
-    folder.write([Usage(rank=rank, host="", **zero, **more) for rank in range(5)])
-    folder.write([sample(0)] * (2 * MOST_WAITING))
-    feed = Feed(folder.path / "events.jsonl")
-    assert [len(each.samples) for each in feed.new()] == [MOST_WAITING - 5, MOST_WAITING]

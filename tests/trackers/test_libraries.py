@@ -164,21 +164,6 @@ def test_an_event_file_is_a_log(folder):
     ]
 
 
-@needs("tensorboard")
-def test_a_killed_tensorboard_file_is_completed_byte_by_byte(folder):
-    folder.write([Step(at=float(n), step=n, metrics={"a": n / 7}) for n in range(50)])
-    send(folder, "tensorboard")
-    (file,) = (folder.path / "tensorboard").iterdir()
-    before = read_state(folder.path, "tensorboard")
-    folder.write([Step(at=float(n), step=n, metrics={"a": n / 7}) for n in range(50, 100)])
-    send(folder, "tensorboard")
-    whole = file.read_bytes()
-    write_state(folder.path, "tensorboard", before)
-    file.write_bytes(whole[:-11])
-    send(folder, "tensorboard")
-    assert file.read_bytes() == whole
-
-
 # ---- the others
 
 

@@ -27,9 +27,6 @@ To = Annotated[
     typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}."),
 ]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Send what comes, too, until the run ends or Ctrl-C.")]
-Port = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, help="Of prometheus: the port that it serves; 0: a free one.")
-]
 Job = Annotated[
     str | None,
     typer.Option("--job", metavar="UUID", help="Job of rlrun serve that gets the log of another program; JOB_UUID."),
@@ -51,10 +48,9 @@ def track(
     spool: Spooled = False,
     root: Root = Path("runs"),
     follow: Follow = False,
-    port: Port = None,
 ) -> CommandAnswer:
-    """What was sent before is not sent again. Prometheus asks for the values itself: with --follow until the run ends,
-    without it until Ctrl-C. Exit code 1 where not everything has arrived: the same command sends the rest.
+    """What was sent before is not sent again. Exit code 1 where not everything has arrived: the same command sends the
+    rest.
 
     With --job, RUN is the log of another program, such as verl: its console log, or what its file logger writes.
     """
@@ -67,10 +63,9 @@ def track(
         return _report_log(name, job or os.environ.get("JOB_UUID", ""), url, follow)
     if job:
         raise Problems(Problem("--job", "cannot go with --to", "use one of them"))
-    _check_tracker(to, port)
+    _check_tracker(to)
     folder = store.find(name, root)
-    address = str(port) if port is not None else os.environ.get(f"RLRUN_{to.upper()}_PORT", "")
-    sent = _send(to, folder, follow, address)
+    sent = _send(to, folder, follow)
     view = {"run": folder.name, "tracker": to, **asdict(sent)}
     return CommandAnswer(view, lambda: say(_summarize(to, sent)), exit_code=int(bool(sent.failure)))
 
@@ -89,22 +84,20 @@ def _report_log(name: str, job: str, url: str, follow: bool) -> CommandAnswer:
     return CommandAnswer(view, lambda: say(f"{steps} steps of {name} {became}"), exit_code=int(not arrived))
 
 
-def _check_tracker(to: str, port: int | None) -> None:
+def _check_tracker(to: str) -> None:
     """Raises `Problems` where there is no such tracker, or its library is missing."""
     if problems := unknown_trackers([to], "--to"):
         raise Problems(problems)
     if not TRACKERS[to].installed:
         raise Problems(Problem("--to", f"{TRACKERS[to].package} is not installed", TRACKERS[to].fix, "not-installed"))
-    if port is not None and to != "prometheus":
-        raise Problems(Problem("--port", f"{to} has none", "leave it out, or use --to prometheus"))
 
 
-def _send(to: str, folder: Folder, follow: bool, address: str) -> Sent:
+def _send(to: str, folder: Folder, follow: bool) -> Sent:
     """Send a run to a tracker until all is sent; with `follow` until the run ends or Ctrl-C."""
     stopped = list[bool]()
 
     def is_alive() -> bool:
-        return not stopped and (holder(folder) is not None if follow else to == "prometheus")
+        return follow and not stopped and holder(folder) is not None
 
     def pause(seconds: float) -> None:
         try:
@@ -112,10 +105,7 @@ def _send(to: str, folder: Folder, follow: bool, address: str) -> Sent:
         except KeyboardInterrupt:
             stopped.append(True)
 
-    sender = Sender(to, folder.path, is_alive, tell, address, pause)
-    if to == "prometheus":
-        sender.opened = lambda where: tell(f"serves {where} until {'the run ends or ' if follow else ''}Ctrl-C")
-    return sender.run()
+    return Sender(to, folder.path, is_alive, tell, pause).run()
 
 
 def _summarize(to: str, sent: Sent) -> str:

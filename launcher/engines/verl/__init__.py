@@ -21,6 +21,7 @@ from launcher.core.check_result import CheckResult
 from launcher.core.overrides import argument, key_of
 from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
+from launcher.data.files import Files
 from launcher.engines.verl import memory, saved, words
 from launcher.engines.verl.passed_on import PROJECT, VerlNames
 from launcher.engines.verl.sampler import VerlSampler
@@ -104,6 +105,9 @@ class Verl(Engine):
             got = "verl has agent loops of its own, which know no environment of this kind"
             fix = "use engine=torch, or environment=single and verl's own actor_rollout_ref.rollout.multi_turn"
             yield conflict("environment", got, fix, "engine")
+        if not isinstance(run.data, Files):
+            got = "verl reads rows of files, and these are made as they are asked for"
+            yield conflict("data", got, "use data=FILE, or engine=torch", "engine")
         if not isinstance(run.model, Pretrained):
             got = "verl loads a model from a folder or a hub, and this one is made by the torch engine"
             yield conflict("model", got, "use model=FOLDER or a hub's, or engine=torch", "engine")

@@ -24,10 +24,9 @@ from launcher.core.metric_aliases import canonical
 from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.core.redaction import cut_middle
 from launcher.engines.verl.score import WAITS
+from launcher.logs.forms.prefixes import without_source
 from launcher.logs.tracebacks import TracebackReader
 
-_RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
-_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STEP = re.compile(r"step:[0-9]{1,12} - ")
 _TOTAL = re.compile(r"Total training steps: ([0-9]{1,9})")
 _WAITS = re.compile(rf"{WAITS} ([0-9]{{1,9}}) s: (.*)")
@@ -56,13 +55,11 @@ class VerlReader:
 
     def console(self, line: str) -> Iterator[Event]:
         """The events of a line that verl's processes printed."""
-        text = _ANSI.sub("", line)
-        source = _RAY.match(text)
-        text = text[source.end() :] if source else text
+        text, source = without_source(line)
         if waits := _WAITS.search(text):
             yield Waiting(text=waits[2], for_s=float(waits[1]))
             return
-        self.errors.take(text, source[1] if source else "")
+        self.errors.take(text, source)
         if _STEP.match(text):  # training continued, so no earlier error ended it
             self.errors.forget()
         if total := _TOTAL.search(text):

@@ -7,13 +7,11 @@ something else, such as prompts that are texts.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.core.check_result import CheckResult
 from launcher.core.overrides import key_of
@@ -23,7 +21,7 @@ from launcher.data.parquet_layout import count_rows, fields_of, join_files, move
 from launcher.data.prepare import prepare
 from launcher.engines.verl.words import WORK
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import SPLITS, Dataset, Row, Split, prompt_node
+from launcher.spec.data import SPLITS, Split
 from launcher.spec.run import RunSpec
 
 NEEDED: Mapping[Kind, tuple[str, ...]] = {
@@ -52,8 +50,8 @@ class RowCounts:
 def provide(run: RunSpec, folder: Path) -> RowCounts:
     """Write the files, anew at each start, as a kill may have truncated them. Raises `Problems`."""
     work, kind = folder / WORK, run.algorithm.data
-    data = run.data if isinstance(run.data, Files) else _write_rows(run.data, kind, work)
-    files = look(run)
+    data, files = run.data, look(run)
+    assert isinstance(data, Files)
     if files and not any(file.missing for file in files):
         names = {split: [file.name for file in files if file.split == split] for split in SPLITS}
     else:
@@ -154,22 +152,3 @@ def _hold_out(run: RunSpec, kind: Kind, work: Path) -> None:
         got = f"got {run.data.val_share}, which holds out none of {count_rows(train)} rows"
         raise Problems(Problem("data.val_share", got, "use 0, or data.val_files", "not-enough"))
     move_rows(train, val, held_out)
-
-
-def _write_rows(data: Dataset, kind: Kind, work: Path) -> Files:
-    """Write the rows of a dataset that has no files to JSON lines."""
-    for split in SPLITS:
-        with (work / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(node) + "\n" for node in _row_nodes(data, split, kind))
-    held_out = (str(work / "val.jsonl"),) if (work / "val.jsonl").stat().st_size else ()
-    return Files(train_files=(str(work / "train.jsonl"),), val_files=held_out)
-
-
-def _row_nodes(data: Dataset, split: Split, kind: Kind) -> Iterator[dict[str, Any]]:
-    for row in data.rows(split, kind):
-        if isinstance(row, Row):
-            node = {"prompt": prompt_node(row.prompt), "data_source": row.data_source, "response": row.response}
-            ground_truth = row.ground_truth if row.typed_truth is None else row.typed_truth
-            truth = {"reward_model": {"style": row.style or "rule", "ground_truth": ground_truth}}
-            node |= truth if row.ground_truth is not None else {}
-            yield {name: value for name, value in node.items() if value is not None}

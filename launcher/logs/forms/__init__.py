@@ -1,1 +1,1 @@
-"""The forms of a log: each claims the lines that it can read, and makes events of them (`reading.Form`)."""
+"""The forms of a log: each makes events of the lines that it can read (`reading.Form`)."""

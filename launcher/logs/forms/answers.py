@@ -39,11 +39,12 @@ class Answers(Form):
         """Whether an answer has begun whose score was not read yet; a step ends it."""
         return self._field != "" and self._steps == self.reading.steps and self._size <= _MAX_CHARACTERS
 
-    def claims(self, line: str) -> bool:
+    def read(self, line: str) -> Iterator[Event] | None:
         """Lines of other processes than the one that began the answer do not belong to it."""
-        return line.startswith(_BEGIN) or (self.open and self.reading.source == self._source)
+        is_own = line.startswith(_BEGIN) or (self.open and self.reading.source == self._source)
+        return self._add(line) if is_own else None
 
-    def take(self, line: str) -> Iterator[Event]:
+    def _add(self, line: str) -> Iterator[Event]:
         mark = _MARK.match(line) if line.startswith("[") else None
         if mark is None:
             self._size += len(line)

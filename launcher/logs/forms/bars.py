@@ -116,10 +116,10 @@ class ProgressBars(Form):
     _untitled_total = 0  # total of the first bar without a title
     _drawn: tuple[int, dict[str, float]] | None = None
 
-    def claims(self, line: str) -> bool:
-        return MARK in line and len(line) <= LONGEST
+    def read(self, line: str) -> Iterator[Event] | None:
+        return self._read_bars(line) if MARK in line and len(line) <= LONGEST else None
 
-    def take(self, line: str) -> Iterator[Event]:
+    def _read_bars(self, line: str) -> Iterator[Event]:
         end = 0
         for bar in bars(line):
             end = bar.end

@@ -71,10 +71,7 @@ class Blocks(Form):
         self._metrics = dict[str, float]()
         self._in_box = self._evaluated = False
 
-    def claims(self, line: str) -> bool:
-        return True
-
-    def take(self, line: str) -> Iterator[Event]:
+    def read(self, line: str) -> Iterator[Event]:
         self._in_box = line.lstrip()[:1] in _EDGES
         for text in _cells(line) if self._in_box else [line]:
             yield from self._take_entry(text)

@@ -25,7 +25,10 @@ class BrokenDicts(Form):
         self._depth = 0
         self._is_validation = False
 
-    def claims(self, line: str) -> bool:
+    def read(self, line: str) -> Iterator[Event] | None:
+        return self._add(line) if self._belongs(line) else None
+
+    def _belongs(self, line: str) -> bool:
         continues = self._is_validation or (self._lines and _CONTINUES.fullmatch(line))
         if self._lines and continues and len(self._lines) < _MAX_LINES:
             return True
@@ -33,7 +36,7 @@ class BrokenDicts(Form):
         self._is_validation = "{" in line and _VALIDATION.search(line) is not None
         return self._is_validation or ("{" in line and _BEGINS.fullmatch(line) is not None)
 
-    def take(self, line: str) -> Iterator[Event]:
+    def _add(self, line: str) -> Iterator[Event]:
         self._lines.append(line)
         self.rest, self._depth = "", self._depth + line.count("{") - line.count("}")
         if "}" not in line or (self._depth > 0 and not self._is_validation):

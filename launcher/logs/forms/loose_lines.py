@@ -201,13 +201,10 @@ def _may_name_step(text: str) -> bool:
 class BesideSteps(Form):
     """Metrics on the line after that of their step: `time (ms) | forward: 1.2 | backward: 2.4`."""
 
-    def claims(self, line: str) -> bool:
+    def read(self, line: str) -> Iterator[Event] | None:
         after_step = self.reading.kind == "lines" and line.startswith(_AFTER_STEP)
-        self._metrics = _entries(f"|{line.removeprefix(_AFTER_STEP[0])}") if after_step else {}
-        return bool(self._metrics)
-
-    def take(self, line: str) -> Iterator[Event]:
-        return self.reading.step(self.reading.last or 0, self._metrics)
+        metrics = _entries(f"|{line.removeprefix(_AFTER_STEP[0])}") if after_step else {}
+        return self.reading.step(self.reading.last or 0, metrics) if metrics else None
 
 
 class NamedSteps(Form):
@@ -219,17 +216,17 @@ class NamedSteps(Form):
         super().__init__(reading)
         self._epochs = Epochs()
 
-    def claims(self, line: str) -> bool:
-        likely = _may_name_step(line) or "poch" in line or "/" in line[:40]
-        self._named_step = step_line(line) if likely else None
-        if likely and self._named_step is None and (heading := _EPOCH_HEADING.fullmatch(line)):
+    def read(self, line: str) -> Iterator[Event] | None:
+        if not (_may_name_step(line) or "poch" in line or "/" in line[:40]):
+            return None
+        if named := step_line(line):
+            return self._events(named)
+        if heading := _EPOCH_HEADING.fullmatch(line):
             self._epochs.begin(int(heading[1]))
-        return self._named_step is not None
+        return None
 
-    def take(self, line: str) -> Iterator[Event]:
-        named, reading = self._named_step, self.reading
-        assert named is not None
-        step = self._epochs.step(named.count, named.total, named.epoch)
+    def _events(self, named: NamedStep) -> Iterator[Event]:
+        step, reading = self._epochs.step(named.count, named.total, named.epoch), self.reading
         if named.evaluated:
             yield from reading.evaluation(
                 evaluated(named.metrics, labelled=True), step if named.rank == NAMED else None
@@ -246,14 +243,14 @@ class Headings(Form):
 
     ends_block = True
 
-    def claims(self, line: str) -> bool:
-        self._header = step_header(line) if _may_name_step(line) else None
-        return self._header is not None
+    def read(self, line: str) -> Iterator[Event] | None:
+        header = step_header(line) if _may_name_step(line) else None
+        return self._note(*header, of_panel=line.startswith(_PANEL)) if header else None
 
-    def take(self, line: str) -> Iterator[Event]:
-        if self._header and line.startswith(_PANEL):
-            self.reading.numbers.panel(self._header[0])
-        elif self._header:
-            self.reading.header = self._header[0]
-            if self.reading.numbers.basis.by_heading:
-                yield from self.reading.progress(*self._header)
+    def _note(self, step: int, total: int, of_panel: bool) -> Iterator[Event]:
+        if of_panel:
+            self.reading.numbers.panel(step)
+            return
+        self.reading.header = step
+        if self.reading.numbers.basis.by_heading:
+            yield from self.reading.progress(step, total)

@@ -30,10 +30,10 @@ class MetricDicts(Form):
     _last_named_step: int | None = None
     """The step of the last dict after `step 5: `."""
 
-    def claims(self, line: str) -> bool:
-        return 0 <= line.find("{") < line.rfind("}")
+    def read(self, line: str) -> Iterator[Event] | None:
+        return self._read_dicts(line) if 0 <= line.find("{") < line.rfind("}") else None
 
-    def take(self, line: str) -> Iterator[Event]:
+    def _read_dicts(self, line: str) -> Iterator[Event]:
         self.rest = line
         for before, text in dicts.pieces(line):
             for node in dicts.records(dicts.parse(text) or {}):

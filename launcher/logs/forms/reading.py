@@ -128,7 +128,7 @@ class LineReading:
 
 
 class Form:
-    """A form of lines. The parser gives a line to the first form that claims it, and its `rest` to later forms."""
+    """A form of lines. The parser gives a line to the first form that reads it, and its `rest` to later forms."""
 
     ends_block = False
     """Whether its lines end a block of names and numbers (`blocks`)."""
@@ -137,12 +137,8 @@ class Form:
         self.reading = reading
         self.rest = ""
 
-    def claims(self, line: str) -> bool:
-        """Whether a line is of this form."""
-        raise NotImplementedError
-
-    def take(self, line: str) -> Iterator[Event]:
-        """The events of a line that was claimed."""
+    def read(self, line: str) -> Iterator[Event] | None:
+        """The events of a line; None where it is not of this form."""
         raise NotImplementedError
 
     def finish(self) -> Iterator[Event]:

@@ -82,10 +82,10 @@ class StepLines(Form):
     ends_block = True
     _wrapped = ""
 
-    def claims(self, line: str) -> bool:
-        return bool(self._wrapped) or begins(line)
+    def read(self, line: str) -> Iterator[Event] | None:
+        return self._read_steps(line) if self._wrapped or begins(line) else None
 
-    def take(self, line: str) -> Iterator[Event]:
+    def _read_steps(self, line: str) -> Iterator[Event]:
         self.rest = ""
         if self._wrapped and begins(line):
             yield from self.finish()

@@ -28,37 +28,42 @@ class Tables(Form):
 
     ends_block = True
     _names: Sequence[str] = ()
-    _row: Sequence[str] = ()
     _separator = ""
     _html_cells: tuple[str, ...] = ()
 
-    def claims(self, line: str) -> bool:
-        self._row, line = (), line.replace("┃", "│")
+    def read(self, line: str) -> Iterator[Event] | None:
+        line = line.replace("┃", "│")
         if len(line) > _MAX_ROW:
-            return False
+            return None
         if "</t" in line:
-            return self._read_html(line)
+            return self._events(self._html_row(line))
         if self._names and self._separator != "<":
-            self._row = _split_cells(line, self._separator)
-            if len(self._row) == len(self._names) and as_step(self._row[self._step_column]) is not None:
-                return True
+            row = _split_cells(line, self._separator)
+            if self._is_row(row):
+                return self._events(row)
             if _ROW_BORDER.fullmatch(line):
-                self._row = ()
-                return True
-            self._names = self._row = ()
+                return iter(())
+            self._names = ()
         separator = next((separator for separator in _SEPARATORS if separator in line.strip()), "")
-        return bool(separator) and self._is_header(_split_cells(line, separator), separator)
+        is_header = separator and self._is_header(_split_cells(line, separator), separator)
+        return iter(()) if is_header else None
 
-    def _read_html(self, line: str) -> bool:
+    def _is_row(self, cells: Sequence[str]) -> bool:
+        same_columns = bool(self._names) and len(cells) == len(self._names)
+        return same_columns and as_step(cells[self._step_column]) is not None
+
+    def _html_row(self, line: str) -> Sequence[str]:
+        """The row that ends on the line; empty for a header, and within a row."""
         self._html_cells += tuple(match[2].strip() for match in _HTML.finditer(line))[:200]
-        if "</tr>" in line:
-            cells, self._html_cells = self._html_cells, ()
-            if self._names and len(cells) == len(self._names) and as_step(cells[self._step_column]) is not None:
-                self._row = cells
-            elif cells:
-                self._names = ()
-                self._is_header(cells, "<")
-        return True
+        if "</tr>" not in line:
+            return ()
+        cells, self._html_cells = self._html_cells, ()
+        if self._is_row(cells):
+            return cells
+        if cells:
+            self._names = ()
+            self._is_header(cells, "<")
+        return ()
 
     def _is_header(self, names: Sequence[str], separator: str) -> bool:
         plain, of_metric = [name.casefold() for name in names], [name.rpartition(" - ")[2] for name in names]
@@ -71,11 +76,10 @@ class Tables(Form):
         self._step_column = plain.index(steps[0])
         return True
 
-    def take(self, line: str) -> Iterator[Event]:
-        if not self._row:
+    def _events(self, row: Sequence[str]) -> Iterator[Event]:
+        if not row:
             return
-        step = as_step(self._row[self._step_column]) or 0
-        cells = dict(zip(self._names, self._row, strict=True))
+        step, cells = as_step(row[self._step_column]) or 0, dict(zip(self._names, row, strict=True))
         del cells[self._names[self._step_column]]
         metrics = {name: number for name, cell in cells.items() if (number := to_number(cell)) is not None}
         if metrics and self.reading.numbers.admits("lines", NAMED, step):

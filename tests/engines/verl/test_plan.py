@@ -110,6 +110,8 @@ def test_what_verl_does_not_do_is_refused_in_words() -> None:
     lines = list(map(str, try_resolve(["algorithm=grpo", "data=gsm8k", "engine=verl", *REFUSED]).problems))
     missing = [line for line in REFUSED.values() if not any(found.startswith(line) for found in lines)]
     assert not missing, lines
+    generated = try_resolve(["algorithm=grpo", "model=Qwen/Qwen3-0.6B", "data=reverse", "engine=verl"]).problems
+    assert any(str(found).startswith("data: verl reads rows of files") for found in generated), generated
     other = try_resolve(["algorithm=gspo_selfplay", "model=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl"]).problems
     assert any(str(found).startswith("algorithm: GSPOSelfPlay learns from mixed, which Verl does") for found in other)
 
