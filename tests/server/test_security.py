@@ -19,7 +19,7 @@ from launcher.core.problems import Problems
 from launcher.server import listening, security
 from launcher.server.listening import UNREAD_BYTES, UNREAD_S, listen
 from launcher.server.security import HEADERS, Guard, RequestLimits
-from tests.server.conftest import write_run
+from tests.server.conftest import PLAN, write_run
 
 OWN = "t" * 43
 BODY = {"arguments": ["algorithm=sft", "model=tiny", "data=reverse"]}
@@ -52,15 +52,16 @@ def test_a_script_of_another_page(idle, origin):
     is_refused(idle.post("/api/jobs", json=BODY, headers={"Origin": origin}), 403)
     is_refused(idle.get("/api/jobs", headers={"Origin": origin}), 403)
     with (
-        pytest.raises(WebSocketDisconnect),
-        idle.websocket_connect("ws://localhost:8000/api/stream", headers={"Origin": origin}),
+        pytest.raises(WebSocketDisconnect) as refused,
+        idle.websocket_connect("ws://localhost:8000/api/jobs/x/stream", headers={"Origin": origin}),
     ):
         pass
+    assert refused.value.code == 1008
 
 
 def test_its_own_page_and_no_browser_are_answered(idle):
     assert idle.get("/api/jobs", headers={"Origin": "http://localhost:8000"}).status_code == 200
-    is_refused(idle.post("/api/plan", json=BODY, headers={"Sec-Fetch-Site": "cross-site"}), 403)
+    is_refused(idle.post(PLAN, json=BODY, headers={"Sec-Fetch-Site": "cross-site"}), 403)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
@@ -78,16 +79,17 @@ def test_a_token_is_wanted_and_has_a_scope(serve):
         is_refused(client.post("/api/jobs", json=BODY, headers=headers), 401)
         is_refused(client.post("/", json=BODY, headers=headers), 401)
     with (
-        pytest.raises(WebSocketDisconnect),
-        client.websocket_connect("ws://localhost:8000/api/stream", subprotocols=["bearer.wrong"]),
+        pytest.raises(WebSocketDisconnect) as refused,
+        client.websocket_connect("ws://localhost:8000/api/jobs/x/stream", subprotocols=["bearer.wrong"]),
     ):
         pass
+    assert refused.value.code == 1008
     given = {}
     for scope in ("read", "launch"):
         made = client.post("/api/tokens", json={"scope": scope, "who": "ada"}, headers=own).json()["token"]
         given[scope] = {"Authorization": f"Bearer {made}"}
     assert client.get("/api/jobs", headers=given["read"]).status_code == 200
-    is_refused(client.post("/api/plan", json=BODY, headers=given["read"]), 403)
+    is_refused(client.post(PLAN, json=BODY, headers=given["read"]), 403)
     made = client.post("/api/jobs", json=BODY, headers=given["launch"])
     assert (made.status_code, made.json()["who"]) == (201, "ada")
     is_refused(client.get("/api/tokens", headers=given["launch"]), 403)
@@ -98,7 +100,7 @@ def test_a_token_is_wanted_and_has_a_scope(serve):
     for each in json.loads(shown):
         assert client.delete(f"/api/tokens/{each['id']}", headers=own).status_code == 204
     is_refused(client.get("/api/jobs", headers=given["read"]), 401)
-    assert client.get("/healthz").status_code == client.get("/").status_code == 200
+    assert client.get("/docs").status_code == client.get("/").status_code == 200
 
 
 def test_a_token_in_an_address(serve):
@@ -171,9 +173,9 @@ def test_a_secret_leaves_in_no_answer(root, client, monkeypatch):
     client.patch(f"/api/jobs/{one['uuid']}", json={"notes": f"used {secret}", "tags": [secret]})
     assert secret not in client.get(f"/api/jobs/{one['uuid']}").text
     assert secret not in (root / "math" / "one" / "job.json").read_text()
-    plan = client.post("/api/plan", json={**BODY, "settings": {"model.path": f"https://user:{secret}@host/x"}})
+    plan = client.post(PLAN, json={**BODY, "settings": {"model.path": f"https://user:{secret}@host/x"}})
     assert secret not in plan.text
-    assert secret not in client.post("/api/plan", json={**BODY, secret: 1}).text
+    assert secret not in client.post(PLAN, json={**BODY, secret: 1}).text
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def _drip(client, data):
 
 
 def test_a_body_and_headers_that_never_end(server):
-    head = b"POST /api/plan HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = b"POST /api/jobs?dry_run=1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     assert b"408" in server(head + b"Content-Length: 100\r\n\r\n{")
     assert server(b"GET /api/jobs HTTP/1.1\r\nHost: loc", slowly=b"a" * 90) == b""
     assert server(b"") == b""
@@ -301,7 +303,7 @@ def test_two_hosts_and_broken_requests(server):
     for text in (
         b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n" + ends,
         b"GET /api/jobs HTTP/1.1\r\n" + ends,
-        b"POST /api/plan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n" + ends,
+        b"POST /api/jobs?dry_run=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n" + ends,
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
     ):
@@ -358,7 +360,7 @@ def test_a_request_and_a_socket_too_many_are_refused_until_others_end(idle):
 
 
 def test_a_connection_too_many_is_closed(server, monkeypatch):
-    asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    asked = b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert b" 200 " in server(asked)
     monkeypatch.setattr(listening, "CONNECTIONS", 0)
     assert server(asked) == b""
