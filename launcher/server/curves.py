@@ -11,7 +11,7 @@ import numpy as np
 
 from launcher.core.events import writable
 from launcher.core.metric_aliases import by_our_names, canonical
-from launcher.core.metrics import label, metric
+from launcher.core.metrics import label, metric, validation
 from launcher.core.problems import Problem, Problems
 from launcher.server.columns import Columns, Floats, Ints, MetricColumn
 from launcher.views.series import check_keys, chosen_names
@@ -20,8 +20,6 @@ from launcher.views.trace import LARGEST
 Axis = Literal["step", "time", "tokens"]
 TOKENS = "perf/total_num_tokens"
 """Tokens of one step; the axis `tokens` is their cumulative sum."""
-PARTS = "timing_s/"
-"""Prefix of the metrics that hold the seconds of a part of a step."""
 WORDS: Mapping[str, Sequence[str]] = {
     "policy_loss": ["actor/loss"], "value_loss": [], "reward_mean": ["critic/rewards/mean"],
     "reward_std": ["critic/rewards/std"], "kl_divergence": ["actor/reward_kl_penalty"], "entropy": [],
@@ -109,35 +107,28 @@ def curve(each: MetricColumn, x: Floats, first: float | None, last: float | None
     return thinned(at, values, buckets)
 
 
+def trained_rows(of: Columns) -> Ints:
+    """Indices of the rows that hold more than a validation."""
+    columns = [column.rows for name, column in of.series.items() if not validation({name: 0.0})]
+    return np.unique(np.concatenate(columns)) if columns else np.arange(of.steps.size)
+
+
 def metric_nodes(of: Columns, names: Sequence[str], rows: Ints) -> list[dict[str, Any]]:
     """For each of these rows (at least one): `step`, its metrics of these `names`, and guides' names (`WORDS`)."""
-    nodes: list[dict[str, Any]] = [{} for _ in range(rows.size)]
-    begin, end = int(rows[0]), int(rows[-1]) + 1
-    index_of = np.full(end - begin, -1, np.int64)
-    index_of[rows - begin] = np.arange(rows.size)
-    ours = by_our_names(names)
-    words = [
-        (word, [ours[name] for name in (canonical(word), *others) if name in ours]) for word, others in WORDS.items()
-    ]
+    nodes: dict[int, dict[str, Any]] = {row: {} for row in rows.tolist()}
     for name in names:
         column = of.series[name]
-        span = slice(*np.searchsorted(column.rows, [begin, end]))
-        indices = index_of[column.rows[span] - begin]
-        inside = indices >= 0
-        for index, value in zip(indices[inside].tolist(), number_list(column.values[span][inside]), strict=True):
-            nodes[index][name] = value
-    for row, step in zip(nodes, of.steps[rows].tolist(), strict=True):
-        for word, candidates in words:
-            chosen = next((name for name in candidates if name in row), None)
-            if chosen and word not in row:
-                row[word] = row[chosen]
-        row["step"] = step
-    return nodes
-
-
-def phases_of(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by part of a step."""
-    return {name.removeprefix(PARTS): value for name, value in metrics.items() if name.startswith(PARTS)}
+        span = slice(*np.searchsorted(column.rows, [rows[0], rows[-1] + 1]))
+        for row, value in zip(column.rows[span].tolist(), number_list(column.values[span]), strict=True):
+            if row in nodes:
+                nodes[row][name] = value
+    ours = by_our_names(names)
+    for word, others in WORDS.items():
+        candidates = [ours[name] for name in (canonical(word), *others) if name in ours]
+        for node in nodes.values():
+            if word not in node and (chosen := next((name for name in candidates if name in node), None)):
+                node[word] = node[chosen]
+    return [{**node, "step": step} for node, step in zip(nodes.values(), of.steps[rows].tolist(), strict=True)]
 
 
 def name_nodes(of: Columns) -> list[dict[str, Any]]:

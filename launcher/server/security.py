@@ -21,7 +21,7 @@ from launcher.server.problems import document
 
 READS = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api", "/metrics")
-"""Paths that need a token; the page, the description of the API and the health check do not."""
+"""Paths that need a token; the page and the description of the API do not."""
 SUBPROTOCOL = "bearer."
 """Prefix of the WebSocket subprotocol that carries the token, as a browser cannot set headers there."""
 HEADERS = {

@@ -27,6 +27,7 @@ from launcher.server.services import ServerSettings
 from tests.cli.test_golden import HOSTILE, make_folders
 from tests.conftest import wait_until
 
+PLAN = "/api/jobs?dry_run=1"
 SPEC = """
 algorithm: {_target_: launcher.algorithms.grpo.GRPO, kl_loss_coef: 0.001}
 model: {_target_: launcher.models.pretrained.Pretrained, path: Qwen/Qwen3-0.6B}

@@ -7,7 +7,6 @@ import math
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +30,6 @@ from launcher.core.problems import Problems
 from launcher.core.redaction import printable
 from launcher.server.columns import Columns
 from launcher.server.curves import axis, curve, metric_nodes, thinned, wanted_names
-from launcher.server.services import read_now
 from launcher.server.shared_cache import SharedCache
 
 VALUES = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0, 3, True, 10**25]))
@@ -82,11 +80,10 @@ def test_columns_hold_what_stands_in_the_log(tmp_path_factory, lines, stops, cut
         found = found.read_on()
         stand = list(events_of(path))
         steps = [event for event in stand if isinstance(event, Step)]
-        got = list(found.step_events(range(found.steps.size)))
-        assert [(each.step, each.at) for each in got] == [(each.step, each.at) for each in steps]
-        for mine, each in zip(got, steps, strict=True):
+        assert [*zip(found.steps, found.at, strict=True)] == [(each.step, each.at) for each in steps]
+        for row, each in enumerate(steps):
             logged = {printable(name): repr(float(value)) for name, value in each.metrics.items()}
-            assert {name: repr(value) for name, value in mine.metrics.items()} == logged
+            assert {name: repr(value) for name, value in found.metrics_at(row).items()} == logged
         others = (Sample, Phase, Alert, Usage, Restarted, Resumed)
         rest = [event for event in stand if isinstance(event, others) and not is_damage(event)]
         assert list(found.events(*others)) == rest
@@ -117,7 +114,7 @@ def test_values_stand_at_their_steps_after_a_resume_and_in_another_file(tmp_path
     (new := tmp_path / "new").write_text("".join(to_line(each, seq=seq) + "\n" for seq, each in enumerate(events)))
     new.replace(path)
     for of in (before.read_on(), Columns(path).read_on()):
-        got = {each.step: each.metrics for each in of.step_events(range(of.steps.size))}
+        got = {step: of.metrics_at(row) for row, step in enumerate(of.steps.tolist())}
         assert got == ({1: {"a": 1.0}} if back else {}) | {2: {"a": 2.0, "b": 2.0}, 3: {"a": 2.0, "b": 3.0}}
 
 
@@ -150,29 +147,24 @@ def test_axes_and_names(tmp_path):
     assert row == [{"reward": 1.0, "reward_mean": 1.0, "step": 1}, {"reward": "NaN", "reward_mean": "NaN", "step": 2}]
 
 
-def new_cache(most_bytes=2**20):
-    return SharedCache(most_bytes, lambda content: content.nbytes)
-
-
 def test_a_log_that_is_begun_anew_is_read_anew(tmp_path):
-    path, read = tmp_path / "events.jsonl", new_cache()
+    path = tmp_path / "events.jsonl"
     path.write_text("".join(to_line(Step(step=n, metrics={"a": n})) + "\n" for n in range(9)))
-    assert read_now(read, Columns(path)).steps.size == 9
+    found = Columns(path).read_on()
+    assert found.steps.size == 9
     path.unlink()
-    assert read_now(read, Columns(path)).steps.size == 0
+    assert found.read_on().steps.size == 0
     path.write_text(to_line(Step(step=1, metrics={"b": 1.0})) + "\n")
-    assert list(read_now(read, Columns(path)).series) == ["b"]
+    assert list(found.read_on().series) == ["b"]
 
 
-def test_what_is_kept_is_bounded(tmp_path):
-    """The logs that nobody asked for lately are forgotten, and read again."""
-    read, paths = new_cache(40_000), list[Path]()
+def test_what_is_kept_is_bounded():
+    """What nobody asked for lately is forgotten, and computed again; the newest stays even if it is too large."""
+    cache = SharedCache(10, len)
     for number in range(8):
-        paths.append(tmp_path / f"{number}.jsonl")
-        paths[-1].write_text("".join(to_line(Step(step=n, metrics={"a": float(n)})) + "\n" for n in range(400)))
-        assert read_now(read, Columns(paths[-1])).steps.size == 400
-        assert read.size <= 40_000
-    assert read_now(read, Columns(paths[0])).series["a"].values.tolist() == [float(n) for n in range(400)]
+        assert cache.get(number, lambda: "four") == "four" and cache.size <= 10
+    assert cache.get(7, lambda: "anew") == "four" and cache.get(0, lambda: "anew") == "anew"
+    assert cache.get("large", lambda: 20 * "x") and cache.size == 20
 
 
 def test_two_threads_that_ask_for_the_same_compute_it_once():

@@ -22,7 +22,7 @@ from launcher.server.routes import (
     access,
     answers,
     curves,
-    health,
+    docs,
     ingest,
     jobs,
     launch,
@@ -35,7 +35,7 @@ from launcher.server.routes import (
 from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, launch, schema, curves, answers, records, live, prometheus, ingest, access, health, page)
+ROUTES = (jobs, launch, schema, curves, answers, records, live, prometheus, ingest, access, docs, page)
 """Modules with a `router`, in matching order."""
 ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
 

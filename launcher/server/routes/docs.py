@@ -1,4 +1,4 @@
-"""The health check, and the API's documentation as a page without scripts."""
+"""The API's documentation as a page without scripts."""
 
 from __future__ import annotations
 
@@ -7,27 +7,12 @@ import json
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
 from starlette.responses import HTMLResponse
 
-from launcher import __version__
-from launcher.server.services import UsesServices
-
-router = APIRouter(tags=["server"])
+router = APIRouter(include_in_schema=False)
 
 
-class Health(BaseModel):
-    version: str
-    jobs: int
-
-
-@router.get("/healthz")
-def tell_health(services: UsesServices) -> Health:
-    """It answers, and has read its folders."""
-    return Health(version=__version__, jobs=len(services.jobs.every()))
-
-
-@router.get("/docs", include_in_schema=False)
+@router.get("/docs")
 def show_api(request: Request) -> HTMLResponse:
     """Every request with what it takes, what it answers, and an example."""
     schema = request.app.openapi()

@@ -58,23 +58,17 @@ def create_job(
     body: NewJobBody,  # type: ignore[valid-type]
     services: UsesServices,
     request: Request,
-    dry_run: Annotated[bool, Query(description="Create nothing: answer with the plan.")] = False,
+    dry_run: Annotated[bool, Query(description="Create nothing: answer with what `rlrun plan --json` prints.")] = False,
     idempotency_key: Annotated[Text, Header(max_length=255, description="The same key and body make one job.")] = "",
 ) -> Json:
-    """A job that `POST /api/jobs/{uuid}/start` starts."""
+    """A job that `POST /api/jobs/{uuid}/start` starts; a plan also has the `command` that does the same, and the first
+    `rows` as tokens."""
     new = _new_job(body)
     if dry_run:
         return RedactedJson(services.launching.plan(new))
     about = {"who": request.scope.get("who", ""), **new.about}
     job, is_new = services.launching.create(replace(new, about=about), idempotency_key)
     return Json(job.node, 201 if is_new else 200)
-
-
-@router.post("/plan", responses={200: {"model": dict[str, Any]}})
-def plan_job(body: NewJobBody, services: UsesServices) -> Json:  # type: ignore[valid-type]
-    """What would run, and all that would fail, as `rlrun plan --json` prints it; `command` does the same, `rows` are
-    the first ones as tokens."""
-    return RedactedJson(services.launching.plan(_new_job(body)))
 
 
 @router.post("/jobs/{uuid}/start", status_code=202, responses={202: {"model": JobNode}})

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from fastapi import APIRouter, Response
 
 from launcher.core.state import RunState
-from launcher.runs import store
-from launcher.server.jobs import ServedJob
 from launcher.server.services import Services, UsesServices
 from launcher.trackers.prometheus import CONTENT_TYPE, LatestValues, page_of
 
 router = APIRouter(tags=["prometheus"])
-RECENT_S = 3600.0
-"""Seconds after its end in which a run is shown with all values, for slow scrapers; later only with its step."""
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -25,25 +20,14 @@ def get_metrics_page(services: UsesServices) -> Response:
 
 
 def _values(services: Services) -> Iterator[LatestValues]:
+    """The values of each run that was started; of one that is no longer written only its step and alerts."""
     names = set[str]()
     for job in services.jobs.every():
-        name = str(job.node["run"])
-        if not name:  # not yet started
+        if not (name := str(job.node["run"])):
             continue
         name = f"{name} {job.uuid}" if name in names else name  # the same name in another folder of runs
         names.add(name)
-        state = _state(services, job)
-        yield LatestValues(
-            name, job.reader is not None, state.step, state.marks[-1][1] if state.marks else 0.0, job.node["alerts"],
-            state.metrics, state.usage,
-        )  # fmt: skip
-
-
-def _state(services: Services, job: ServedJob) -> RunState:
-    """The state of a run; of one that ended more than RECENT_S ago only the step."""
-    if reader := job.reader:
-        return reader.state
-    if time.time() - job.standing.since > RECENT_S:
-        return RunState(step=job.node["step"])
-    state: RunState = services.memo.get(("state", job.folder.path, job.mark), lambda: store.see(job.folder).state)
-    return state
+        state = job.reader.state if job.reader else RunState(step=job.node["step"])
+        at = state.marks[-1][1] if state.marks else 0.0
+        is_up, alerts = job.reader is not None, job.node["alerts"]
+        yield LatestValues(name, is_up, state.step, at, alerts, state.metrics, state.usage)

@@ -19,7 +19,7 @@ export function Checkpoints({ job }) {
       <tbody>${items.map((each) => html`<tr data-row><td class="num" data-label="step">${number(each.step)}</td>
         ${scores.map((name) => html`<td class="num right" data-label=${name}>${number(each.eval_results?.[name])}</td>`)}
         <td class="num right" data-label="size">${bytes(each.bytes)}</td><td class="dim" data-label="saved"><${When} at=${each.at} /></td>
-        <td data-label="state">${[each.best && "best", each.newest && "newest", each.verified && "verified", each.kept === false && "deleted"].filter(Boolean).join(", ") || "–"}</td>
+        <td data-label="state">${[each.best && "best", each.newest && "newest", each.kept === false && "deleted"].filter(Boolean).join(", ") || "–"}</td>
         <td class="text"><code>${each.path}</code></td>
         <td><button type="button" onClick=${() => choose(each.step)}>Export</button></td></tr>`)}</tbody></table>
     ${chosen === null ? null : html`<section class="panel"><h2>Export step ${number(chosen)}</h2>

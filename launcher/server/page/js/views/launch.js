@@ -66,7 +66,7 @@ function Form({ schema, args, setArgs, base, job }) {
   useEffect(() => {
     const stop = new AbortController();
     setBusy(true);
-    call(at("/api/plan"), { method: "POST", body: { arguments: quiet.split("\n").filter(Boolean), settings: {} }, signal: stop.signal }).then(
+    call(at("/api/jobs", {}, { dry_run: true }), { method: "POST", body: { arguments: quiet.split("\n").filter(Boolean), settings: {} }, signal: stop.signal }).then(
       (found) => (setPlan(found), found.ok && setGood(found), setError(null), setBusy(false)),
       (refused) => stop.signal.aborted || (setError(refused), setBusy(false)),
     );
