@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any
 
 from yaml import YAMLError
@@ -27,7 +26,6 @@ from launcher.server.records import JobRecord
 from launcher.server.words import shown_words
 from launcher.views.runs import status_word
 
-MARK = "✗ "  # starts a printed line that tells a problem
 TEXT_LAYOUT = "\n\t\u200c\u200d"  # kept in texts of people: an escape would be sent back with the next change
 STOPS = {"stop": ("stopping", "stopped"), "pause": ("pausing", "paused")}  # status before and after the run ends
 
@@ -51,7 +49,7 @@ def standing_of(record: JobRecord, run: Run | None, folder: Folder, *, begins: b
     if begins:
         return Standing(pending, "its process begins", requested_at)
     if not final:  # its process is gone and left only its output
-        return Standing(status_word(run.state) if run else "failed", _last_problem(folder), requested_at)
+        return Standing(status_word(run.state) if run else "failed", _last_line(folder), requested_at)
     return _standing_from_events(record, run.state, folder) if run else Standing(final, "before it began", requested_at)
 
 
@@ -72,13 +70,11 @@ def _standing_from_events(record: JobRecord, state: RunState, folder: Folder) ->
     return Standing(status, state.why or (state.verdict.line if state.verdict else ""), ended_at)
 
 
-def _last_problem(folder: Folder) -> str:
-    """The last problems that the process printed, else its last line."""
+def _last_line(folder: Folder) -> str:
+    """The last line that its process printed."""
     with suppress(OSError):
-        lines = read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines()
-        blocks = [list(block) for is_problem, block in groupby(lines, lambda line: line.startswith(MARK)) if is_problem]
-        problems = [line.removeprefix(MARK) for line in blocks[-1]] if blocks else lines[-1:]
-        return "; ".join(problems) or "its process ended before it began"
+        if lines := read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines():
+            return lines[-1]
     return "its process ended before it began"
 
 
@@ -94,7 +90,7 @@ def job_node(
 ) -> dict[str, Any]:
     """A job's row, as JSON has it. Control characters of texts are escaped."""
     state = run.state if run else RunState()
-    words = {**(words or record.planned), **record.words}
+    words = {**words, **record.words}
     node = {
         "uuid": record.uuid, "name": record.name or record.place.rpartition("/")[2], "description": record.description,
         "tags": list(record.tags), "notes": record.notes, "who": record.who, "origin": record.origin,
@@ -157,8 +153,11 @@ def words_of_run(folder: Folder) -> dict[str, Any]:
         return {}
     if not isinstance(node, dict):
         return {}
+    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
     typed = [word.removeprefix("model=") for word in typed_of_run(folder) if word.startswith("model=")]
-    return words_of_node(node, typed[-1] if typed else "")
+    words = shown_words(node)
+    model_name = words["model_path"] or (typed[-1] if typed else model[-2] if len(model) > 1 else "")
+    return {**words, "algorithm": algorithm[-1].lower(), "model": model_name}
 
 
 def typed_of_run(folder: Folder) -> list[str]:
@@ -168,14 +167,6 @@ def typed_of_run(folder: Folder) -> list[str]:
     except (OSError, ValueError):
         return []
     return list(map(redact, command[2:])) if command[:2] == ["rlrun", "train"] else []
-
-
-def words_of_node(node: dict[str, Any], model_choice: str = "") -> dict[str, Any]:
-    """As `words_of_run`, of settings that were read; `model_choice` is the name in conf/model, where known."""
-    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
-    words = shown_words(node)
-    model_name = words["model_path"] or model_choice or (model[-2] if len(model) > 1 else "")
-    return {**words, "algorithm": algorithm[-1].lower(), "model": model_name}
 
 
 def _class_path(node: dict[str, Any], group: str) -> list[str]:

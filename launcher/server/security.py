@@ -268,8 +268,7 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 def _with_headers(connection: Connection, send: Send) -> Send:
     headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-    if connection["path"].startswith("/api"):
-        headers.append((b"cache-control", b"no-store"))
+    headers.append((b"cache-control", b"no-store" if connection["path"].startswith("/api") else b"no-cache"))
 
     async def send_with_headers(message: Message) -> None:
         if message["type"].endswith("http.response.start"):  # also of a refused WebSocket

@@ -93,4 +93,5 @@ def create_app(settings: ServerSettings) -> FastAPI:
     add_handlers(app)
     for module in ROUTES:
         app.include_router(module.router)
+    app.mount("/page", page.FILES)
     return app

@@ -6,6 +6,7 @@ import os
 import re
 from codecs import getincrementaldecoder
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -60,12 +61,10 @@ class Finding(BaseModel):
 class LogPart(BaseModel):
     """Bytes `offset` to `next` of a file of `size` bytes."""
 
-    name: str
     text: str
     offset: int
     next: int
     size: int
-    files: list[str]
 
 
 class SettingRow(BaseModel):
@@ -124,36 +123,23 @@ def _findings(run: ReadRun) -> list[Any]:
 @router.get(f"{JOB}/logs", response_model=LogPart)
 def get_logs(
     run: UsesRun,
-    name: str = "",
     offset: Annotated[int, Query(ge=-(2**53), lt=2**53, description="Negative: before its end.")] = -65_536,
-    limit: Annotated[int, Query(ge=1, le=MOST_TEXT)] = 65_536,
+    limit: Annotated[int, Query(ge=4, le=MOST_TEXT)] = 65_536,
 ) -> Json:
-    """A part of a log: console.log by default, or one of `files`. The text begins and ends with whole characters."""
-    files = [run.log.name] if run.log else _logs_of(run)
-    if not files and not name:
-        return Json({"name": "", "text": "", "offset": 0, "next": 0, "size": 0, "files": []})
-    name = name or files[0]
-    if name not in files:
-        raise Problems(Problem("name", "no log of that name", f"it may be {', '.join(files)}", "not-found"))
-    with open_file(run.log or run.inside(run.folder.path / name)) as file:
+    """A part of console.log, or of what its process printed before it began. The text begins and ends with whole
+    characters."""
+    path = run.log or next(filter(Path.is_file, (run.folder.console, run.folder.detached)), None)
+    if path is None:
+        return Json({"text": "", "offset": 0, "next": 0, "size": 0})
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         begin = min(offset if offset >= 0 else max(size + offset, 0), size)
-        block = os.pread(file.fileno(), limit + 3, begin)  # with the rest of a character of four bytes
+        block = os.pread(file.fileno(), limit, begin)
     skipped = len(block[:3]) - len(block[:3].lstrip(CONTINUATION)) if begin else 0
-    part, decoder = block[skipped:limit], getincrementaldecoder("utf-8")("replace")
-    if not (text := decoder.decode(part)):  # it has less than a character
-        part, text = block[skipped:], decoder.decode(block[max(skipped, limit) :], final=len(block) < limit + 3)
-    begin += skipped
-    end = begin + len(part) - len(decoder.getstate()[0])
-    return Json({"name": name, "text": redact(text), "offset": begin, "next": end, "size": size, "files": files})
-
-
-def _logs_of(run: ReadRun) -> list[str]:
-    """Paths of its logs, relative to its folder; console.log first, then those of attempts, the latest first."""
-    folder = run.folder
-    attempt_logs = [file for path in reversed(folder.attempts()) for file in sorted(path.glob("*.log"))]
-    files = [folder.console, folder.detached, *attempt_logs, *sorted((folder.path / "logs").glob("*.log"))]
-    return [str(file.relative_to(folder.path)) for file in files if file.is_file()]
+    end, decoder = begin + len(block), getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(block[skipped:], final=end >= size)
+    unfinished = len(decoder.getstate()[0])
+    return Json({"text": redact(text), "offset": begin + skipped, "next": end - unfinished, "size": size})
 
 
 @router.get(f"{JOB}/config", response_model=Settings)
