@@ -72,13 +72,13 @@ def test_a_run_is_paused_resumed_and_outlives_its_server(root, serve):
     uuid = client.post("/api/jobs", json=body).json()["uuid"]
     client.post(f"/api/jobs/{uuid}/start")
     wait_until(lambda: client.get(f"/api/jobs/{uuid}").json()["step"] > 0)
-    assert client.post(f"/api/jobs/{uuid}/rerun", json={"settings": {"optim.lr": "x"}}).status_code == 422
+    assert client.post(f"/api/jobs/{uuid}/rerun", json={"arguments": ["optim.lr=x"]}).status_code == 422
     assert client.post(f"/api/jobs/{uuid}/pause").json()["status"] == "pausing"
     paused = ended(client, uuid, status="paused")
     client.__exit__(None, None, None)
     client = serve(reindex=True)
     assert client.get(f"/api/jobs/{uuid}").json()["status"] == "paused"
-    resumed = client.post(f"/api/jobs/{uuid}/resume", json={"settings": {"trainer.total_training_steps": 10**6}})
+    resumed = client.post(f"/api/jobs/{uuid}/resume", json={"arguments": ["trainer.total_training_steps=1000000"]})
     assert resumed.status_code == 202, resumed.json()
     wait_until(lambda: client.get(f"/api/jobs/{uuid}").json()["step"] > paused["step"])
     found = client.get(f"/api/jobs/{uuid}").json()
@@ -115,7 +115,7 @@ def test_all_that_is_wrong_is_named_at_once(idle):
     found = {each["where"]: each for each in idle.post("/api/jobs", json=body).json()["problems"]}
     assert found.keys() == {"learning_rat", "batch_size", "num_gpus"}
     assert found["learning_rat"]["fix"] == "did you mean learning_rate?"
-    body = {"arguments": ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.m=2"], "settings": {"optim.lr": -1}}
+    body = {"arguments": ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.m=2", "optim.lr=-1"]}
     refused = idle.post("/api/jobs", json=body)
     assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")
     assert {each["where"] for each in refused.json()["problems"]} >= {"sampler.m", "optim.lr"}
@@ -131,9 +131,9 @@ def drawn_launch(seed):
     arguments += chance.choice([["data=reverse"], ["data=none-such"], []])
     values = {"optim.lr": [1e-3, 3e-6, -1.0, "fast"], "sampler.n": [4, 1, 0], "data.train_batch_size": [8, 7, 10**6],
               "seed": [1, 2], "trainer.total_training_steps": [3], "optim.lrr": [1]}  # fmt: skip
-    settings = {name: chance.choice(values[name]) for name in chance.sample(list(values), chance.randint(0, 4))}
+    arguments += [f"{name}={chance.choice(values[name])}" for name in chance.sample(list(values), chance.randint(0, 4))]
     words = {"learning_rate": 1e-5, "rollout_n": 3, "num_epochs": 2, "context_length": 64, "kl_coef": 0.01}
-    return {"arguments": arguments, "settings": settings, **dict(chance.sample(list(words.items()), 1))}
+    return {"arguments": arguments, **dict(chance.sample(list(words.items()), 1))}
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("LAUNCHES", "3"))))
@@ -236,7 +236,7 @@ def test_the_schema_has_every_setting_of_a_plan(idle):
 
 def rerun_alike(root, client, uuid):
     """The same rows, by the same seed."""
-    made = client.post(f"/api/jobs/{uuid}/rerun", json={"settings": {"trainer.total_training_steps": 2}})
+    made = client.post(f"/api/jobs/{uuid}/rerun", json={"arguments": ["trainer.total_training_steps=2"]})
     assert made.status_code == 202, made.json()
     done = ended(client, made.json()["uuid"])
     assert (done["run"], done["step"], done["steps"]) == ("rlrun/done-rerun-1", 2, 2)
@@ -258,7 +258,7 @@ def test_a_trained_run_is_run_again(root, trained, client, reruns):
     if reruns:
         rerun_alike(root, client, job["uuid"])
         return
-    made = client.post(f"/api/jobs/{job['uuid']}/rerun", json={"settings": {"trainer.total_training_steps": 2}})
+    made = client.post(f"/api/jobs/{job['uuid']}/rerun", json={"arguments": ["trainer.total_training_steps=2"]})
     assert made.status_code == 202, made.json()
     rerun = f"/api/jobs/{made.json()['uuid']}"
     client.post(f"{rerun}/stop", json={"now": True})

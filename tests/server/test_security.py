@@ -173,7 +173,7 @@ def test_a_secret_leaves_in_no_answer(root, client, monkeypatch):
     client.patch(f"/api/jobs/{one['uuid']}", json={"notes": f"used {secret}", "tags": [secret]})
     assert secret not in client.get(f"/api/jobs/{one['uuid']}").text
     assert secret not in (root / "math" / "one" / "job.json").read_text()
-    plan = client.post(PLAN, json={**BODY, "settings": {"model.path": f"https://user:{secret}@host/x"}})
+    plan = client.post(PLAN, json={"arguments": [*BODY["arguments"], f"model.path=https://user:{secret}@host/x"]})
     assert secret not in plan.text
     assert secret not in client.post(PLAN, json={**BODY, secret: 1}).text
 
@@ -182,9 +182,9 @@ def test_a_secret_leaves_in_no_answer(root, client, monkeypatch):
     "body",
     [
         b"[" * 100_000, b'{"a":' * 5_000, b"1" * 5_000, b'{"batch_size": 1e999}', b'{"batch_size": NaN}', b"\xff\xfe",
-        b"null",        b"[]", b'"x"', b"", b'{"settings": {"a.b": ' + b"[" * 500 + b"]" * 500 + b"}}", 
+        b"null",        b"[]", b'"x"', b"", b'{"arguments": ' + b"[" * 500 + b"]" * 500 + b"}",
         b'{"learning_rate": 1' + b"0" * 5_000 + b"}",
-        b'{"settings": {"optim.lr": 1' + b"0" * 4_000 + b"}}", b'{"tags": [{}]}', b'{"settings": {"--resume": "x"}}',
+        b'{"kl_coef": 1' + b"0" * 4_000 + b"}", b'{"tags": [{}]}', b'{"arguments": ["--resume=x"]}',
     ],
 )  # fmt: skip
 def test_bodies_that_are_none(idle, body):
