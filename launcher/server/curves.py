@@ -4,7 +4,6 @@ for. No extreme is lost: each bucket keeps its smallest, largest and mean value.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -28,41 +27,27 @@ WORDS: Mapping[str, Sequence[str]] = {
 """Guides' names for a step's metrics, and what they stand for in a run that lacks the catalogue's metric."""
 
 
-@dataclass(frozen=True)
-class Thinned:
-    """A curve as arrays [P]; `low`, `high` and `mean` are of a bucket's finite values, NaN if it has none."""
+def thinned(x: Floats, values: Floats, buckets: int) -> dict[str, Any]:
+    """The points of `values` [N] at ascending `x` [N], with neighbours joined into `buckets` where N is larger.
 
-    x: Floats
-    low: Floats
-    high: Floats
-    mean: Floats
-    count: int
-    """Values before thinning; `not_finite` of them are NaN or infinite."""
-    not_finite: int
-
-    @property
-    def node(self) -> dict[str, Any]:
-        return {"x": number_list(self.x), "min": number_list(self.low), "max": number_list(self.high),
-                "mean": number_list(self.mean), "count": self.count, "not_finite": self.not_finite}  # fmt: skip
-
-
-def thinned(x: Floats, values: Floats, buckets: int) -> Thinned:
-    """`values` [N] at ascending `x` [N], with neighbours joined into `buckets` where N is larger. The x of a bucket is
-    the middle of its first and last x."""
+    The x of a bucket is the middle of its first and last x; `min`, `max` and `mean` are of its finite values, NaN if it
+    has none. `count` is N, of which `not_finite` are NaN or infinite.
+    """
     finite = np.isfinite(values)
-    not_finite = int(values.size - finite.sum())
-    if values.size <= buckets:
-        return Thinned(x, values, values, values, values.size, not_finite)
-    starts = np.linspace(0, values.size, buckets + 1).round().astype(np.int64)[:-1]
-    ends = np.append(starts[1:], values.size) - 1
-    counts = np.add.reduceat(finite, starts, dtype=np.int64)
-    low = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
-    high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
-    total = np.add.reduceat(np.where(finite, np.clip(values, -LARGEST, LARGEST), 0.0), starts)
-    is_empty = counts == 0
-    mean = np.where(is_empty, np.nan, total / np.maximum(counts, 1))
-    low, high = np.where(is_empty, np.nan, low), np.where(is_empty, np.nan, high)
-    return Thinned((x[starts] + x[ends]) / 2, low, high, mean, values.size, not_finite)
+    low = high = mean = values
+    if values.size > buckets:
+        starts = np.linspace(0, values.size, buckets + 1).round().astype(np.int64)[:-1]
+        ends = np.append(starts[1:], values.size) - 1
+        counts = np.add.reduceat(finite, starts, dtype=np.int64)
+        low = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
+        high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
+        total = np.add.reduceat(np.where(finite, np.clip(values, -LARGEST, LARGEST), 0.0), starts)
+        x, mean = (x[starts] + x[ends]) / 2, total / np.maximum(counts, 1)
+        low, high, mean = (np.where(counts == 0, np.nan, each) for each in (low, high, mean))
+    points = {"x": x, "min": low, "max": high, "mean": mean}
+    return {name: number_list(each) for name, each in points.items()} | {
+        "count": values.size, "not_finite": int(values.size - finite.sum())
+    }  # fmt: skip
 
 
 def number_list(values: Floats) -> list[Any]:
@@ -95,7 +80,7 @@ def wanted_names(of: Columns, names: Sequence[str]) -> list[str]:
     return chosen_names(of.series, keys)
 
 
-def curve(each: MetricColumn, x: Floats, first: float | None, last: float | None, buckets: int) -> Thinned:
+def curve(each: MetricColumn, x: Floats, first: float | None, last: float | None, buckets: int) -> dict[str, Any]:
     """One metric where `first` <= x <= `last` (None: no bound); `x` [R] is that of every row, from `axis`."""
     at, values = x[each.rows], each.values
     if first is not None or last is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, Float, String, Text, create_engine, event, make_url, select
+from sqlalchemy import JSON, Float, String, Text, create_engine, event, make_url
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -70,10 +70,6 @@ class Database:
         """A transaction, committed at the end and rolled back by an exception."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
-
-    def jobs(self) -> list[JobRow]:
-        with self.session() as session:
-            return list(session.scalars(select(JobRow)))
 
     def close(self) -> None:
         self.engine.dispose()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 
 from launcher.core import machine
@@ -32,7 +32,6 @@ from launcher.server.rows import Standing, job_node, standing_of, words_of_run
 from launcher.views.read import LogAsFolder
 
 LOOK_S, LOOK_SHARE = 1.0, 20  # least pause after a scan: seconds, and multiples of its duration
-FRESH_S = 0.1  # least time between two scans for an unknown id, as of a run that has just begun
 LIVE = ("waiting", "running", "stopping", "pausing")
 Mark = tuple[tuple[int, int], ...]
 
@@ -74,7 +73,6 @@ class Jobs:
         self.root, self.also, self.database = root, tuple(also), database
         self.logs = CopiedLogs(root, self.also)
         self.at_each_look = list[Callable[[], None]]()
-        self._scanned = 0.0
         self._jobs = dict[str, ServedJob]()
         self._at = dict[str, ServedJob]()
         self.lock = threading.RLock()
@@ -87,8 +85,6 @@ class Jobs:
 
     def get(self, uuid: str) -> ServedJob:
         """The job of that id as it is now. Raises `Problems`."""
-        if uuid not in self._jobs and time.monotonic() - self._scanned > FRESH_S:
-            self._register_new(list(self._run_folders()))
         with self.lock:
             job = self._jobs.get(uuid)
             if job is None:
@@ -104,13 +100,9 @@ class Jobs:
 
     # ---- changing
 
-    def add(self, record: JobRecord) -> ServedJob:
-        """Register a job in its file and in the database; a record with a `place` is that of the folder there. Raises
-        `Problems` where another job has its id."""
-        return self.add_once(record)[0]
-
-    def add_once(self, record: JobRecord) -> tuple[ServedJob, bool]:
-        """The job, and whether it is new: the same Idempotency-Key and request give the existing one. Raises `Problems`
+    def add(self, record: JobRecord) -> tuple[ServedJob, bool]:
+        """Register a job in its file and in the database; a record with a `place` is that of the folder there. Returns
+        the job, and whether it is new: the same Idempotency-Key and request give the existing one. Raises `Problems`
         where another job has its id, or another request had its key."""
         with self.lock:
             if record.uuid in self._jobs or not VALID.fullmatch(record.uuid):
@@ -190,10 +182,11 @@ class Jobs:
         """Read the database, scan all run folders once, and go on scanning in a thread until `stop`. Logs, which may
         take long to read, are read by the thread."""
         with self.lock:
-            if reindex:
-                with self.database.session() as session:
+            with self.database.session() as session:
+                if reindex:
                     session.execute(delete(JobRow))
-            for row in self.database.jobs():
+                rows = list(session.scalars(select(JobRow)))
+            for row in rows:
                 with suppress(ValueError):
                     record = adapter(JobRecord).validate_python(row.record)
                     if not record.log:
@@ -219,23 +212,17 @@ class Jobs:
             if self._end.wait(max(LOOK_S, LOOK_SHARE * (time.monotonic() - start))):
                 return
 
-    def _register_new(self, paths: Iterable[str]) -> None:
-        """Register the run folders that are new."""
-        self._scanned = time.monotonic()
-        with self.lock:
-            for path in paths:
-                if path not in self._at and self._is_shown(record := self._record_of(Path(path))):
-                    self._adopt(record)
-
     def scan(self, *, logs: bool = True) -> None:
         """Register new folders, read changed ones, forget deleted ones. Logs are read without holding `lock`."""
         paths = list(self._run_folders())
         if logs:
             with self.reads_logs:
                 paths += self.logs.look()
-        self._register_new(paths)
         existing = set(paths)
         with self.lock:
+            for path in paths:
+                if path not in self._at and self._is_shown(record := self._record_of(Path(path))):
+                    self._adopt(record)
             for job in list(self._jobs.values()):
                 if job.has_folder and str(job.folder.path) not in existing and not job.folder.path.is_dir():
                     self._forget(job)

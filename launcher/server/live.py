@@ -9,14 +9,12 @@ Messages older than those are read from the log, so each client gets every messa
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.events import INVALID, Alert, to_line, writable
@@ -87,23 +85,16 @@ class LogPosition:
     def _message(self, seq: int, offset: int, line: bytes) -> str:
         """A line of rlrun is sent unchanged; `seq` and `attempt` are added to one that another program wrote."""
         try:
-            node = orjson.loads(line)
-        except ValueError:
-            node = None
-        if _is_event(node) and node.get("seq") == seq and isinstance(node.get("attempt"), int):
-            self.attempt = node["attempt"]
-            return line.decode().rstrip("\n")
-        with suppress(*INVALID):
-            node = node if node is not None else parse_json(line)
-            if _is_event(node):
-                self.attempt = int(node.get("attempt", self.attempt))
-                return orjson.dumps(writable({**node, "seq": seq, "attempt": self.attempt})).decode()
-        text = f"{self.path.name}: the line at byte {offset} is damaged"
-        return to_line(Alert(at=0.0, step=0, text=text), seq=seq, attempt=self.attempt)
-
-
-def _is_event(node: Any) -> bool:
-    return isinstance(node, dict) and isinstance(node.get("kind"), str)
+            node = parse_json(line)
+            self.attempt = int(node.get("attempt", self.attempt))
+            if not isinstance(node["kind"], str):
+                raise ValueError("it is no event")
+            if node.get("seq") == seq and "attempt" in node:
+                return line.decode().rstrip("\n")
+            return json.dumps(writable({**node, "seq": seq, "attempt": self.attempt}))
+        except INVALID:
+            text = f"{self.path.name}: the line at byte {offset} is damaged"
+            return to_line(Alert(at=0.0, step=0, text=text), seq=seq, attempt=self.attempt)
 
 
 class LogTail:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Query
 
@@ -19,8 +19,6 @@ from launcher.server.services import Services, UsesServices
 from launcher.server.values import Uuid
 from launcher.views.read import LogOrRun
 
-PageNumber = Annotated[int, Query(ge=1, le=10**6)]
-PageSize = Annotated[int, Query(ge=1, le=500)]
 StepNumber = Annotated[int, Query(ge=0, lt=2**53)]
 
 
@@ -78,8 +76,3 @@ def read_own_run(run: UsesRun) -> ReadRun:
 
 
 UsesOwnRun = Annotated[ReadRun, Depends(read_own_run)]
-
-
-def page_of(items: list[Any], total: int, page: int, size: int) -> dict[str, Any]:
-    """One page of a list; `total` counts the whole list."""
-    return {"items": items, "total": total, "page": page, "size": size}

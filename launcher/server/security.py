@@ -183,7 +183,7 @@ class Guard:
     def _check_body(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
         length = _values(headers, b"content-length")
         if length and length[0].isdigit() and int(length[0][:18]) > self._limits.body_bytes:
-            return _too_large(self._limits.body_bytes)
+            return Refusal(413, "body", f"has more than {self._limits.body_bytes:,} bytes", "send it in parts")
         has_body = (length or ["0"])[0] != "0" or bool(_values(headers, b"transfer-encoding"))
         kinds = [kind.partition(";")[0].strip().lower() for kind in _values(headers, b"content-type")]
         if has_body and kinds != ["application/json"]:  # forms of other sites send other types without a preflight
@@ -229,10 +229,6 @@ def _scope_of(connection: Connection) -> Scope:
     if connection["path"].startswith("/api/tokens"):
         return "admin"
     return "read" if connection["type"] == "websocket" or connection["method"] in READS else "launch"
-
-
-def _too_large(limit: int) -> Refusal:
-    return Refusal(413, "body", f"has more than {limit:,} bytes", "send it in parts")
 
 
 # ---- bodies and headers

@@ -38,7 +38,7 @@ def test_runs_of_a_shell_appear_change_and_go(root, client):
 def test_a_run_is_listed_once_it_was_read(root, client):
     jobs = client.app.state.services.jobs
     with jobs.lock:  # so that the thread that scans cannot read the folder; a scan takes long where there are many
-        jobs._register_new([str(write_run(root / "math" / "one"))])
+        jobs._adopt(jobs._record_of(write_run(root / "math" / "one")))
         assert listed(client)["items"] == []
     jobs.scan()
     assert [job["run"] for job in listed(client)["items"]] == ["math/one"]

@@ -216,12 +216,9 @@ def test_links_lead_nowhere_else(ask, place):
 @pytest.mark.parametrize(
     ("path", "query"),
     [
-        ("metrics", {"from": "NaN"}), ("metrics", {"from": "inf"}), ("curves", {"buckets": 0}),
-        ("curves", {"buckets": 10**9}), ("curves", {"buckets": "NaN"}), ("curves", {"x": "<script>"}),
-        ("logs", {"limit": -1}), ("logs", {"limit": 10**12}), ("logs", {"offset": 10**30}), ("groups", {"page": 0}),
-        ("groups", {"step": -1}), ("groups", {"step": 10**40}), ("groups", {"size": 10**6}),
-        ("prompts", {"steps": "1"}), ("prompts", {"steps": "1,2;3"}), ("prompts", {"limit": 10**6}),
-        ("metrics", {"latest": 0}), ("usage", {"buckets": -1}), ("tokens/1/1/NaN", {}),
+        ("metrics", {"from": "NaN"}), ("curves", {"buckets": 10**9}), ("curves", {"x": "<script>"}),
+        ("logs", {"limit": 10**12}), ("logs", {"offset": 10**30}), ("groups", {"step": 10**40}),
+        ("groups", {"size": 10**6}), ("prompts", {"steps": "1,2;3"}), ("tokens/1/1/NaN", {}),
     ],
 )  # fmt: skip
 def test_what_is_no_number_or_too_large_is_a_problem(path, query, ask):

@@ -16,9 +16,9 @@ from launcher.core.state import training_answers
 from launcher.server.answers import Json
 from launcher.server.columns import NO_STEP
 from launcher.server.problems import declared
-from launcher.server.reading import PageNumber, PageSize, ReadRun, StepNumber, UsesRun, page_of
+from launcher.server.reading import ReadRun, StepNumber, UsesRun
 from launcher.server.tokens import NAME, answer_lines, tokens_in
-from launcher.server.values import ListPage, Number
+from launcher.server.values import ListPage, Number, PageNumber, PageSize
 from launcher.views.samples import ChangedAnswer, SampleFilter, answers_of, changed_words, compare_samples
 
 router = APIRouter(prefix="/api/jobs/{uuid}", tags=["answers"], responses=declared(404, 422))
@@ -135,8 +135,7 @@ def get_groups(run: UsesRun, step: StepNumber | None = None, page: PageNumber = 
     places = run.columns.places_of(TrainingGroup, steps=None if step is None else [step])
     places = places[np.argsort(-places[:, 3], kind="stable")]
     groups = run.columns.read(places[(page - 1) * size : page * size], TrainingGroup)
-    items = list(map(group_summary, groups))
-    return Json(page_of(items, len(places), page, size))
+    return Json({"items": list(map(group_summary, groups)), "total": len(places), "page": page, "size": size})
 
 
 @router.get("/groups/{step}/{group}", response_model=GroupAnswers)

@@ -105,5 +105,5 @@ def get_curves(
     """Metrics in at most so many points, of which none hides an extreme: without names all, so choose."""
     table = run.columns
     at = axis(table, x)
-    curves = {name: curve(table.series[name], at, first, last, buckets).node for name in wanted_names(table, names)}
+    curves = {name: curve(table.series[name], at, first, last, buckets) for name in wanted_names(table, names)}
     return Response(orjson.dumps({"x": x, "seq": table.lines - 1, "curves": curves}), media_type="application/json")

@@ -15,13 +15,12 @@ from launcher.core.state import Status
 from launcher.server.answers import Json
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
-from launcher.server.values import JobNode, JobPage, RequestBody, Tags, Text, Uuid
+from launcher.server.values import JobNode, JobPage, PageNumber, PageSize, RequestBody, Tags, Text, Uuid
 from launcher.views.runs import Order
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(404, 422))
 
 STATUSES = ("created", *get_args(Status), "stopping", "pausing", "paused", "doubtful")
-MOST = 1_000  # jobs on a page
 Node = dict[str, Any]
 
 
@@ -46,8 +45,8 @@ def list_jobs(
     search: Annotated[Text, Query(max_length=200, description="In name, run, algorithm, model, tags, ...")] = "",
     status: Annotated[Text, Query(max_length=20, description=", ".join(STATUSES))] = "",
     sort: Order = "started",
-    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    size: Annotated[int, Query(ge=1, le=MOST)] = 50,
+    page: PageNumber = 1,
+    size: PageSize = 50,
 ) -> Response:
     """Jobs, the one that began last first."""
     if status and status not in STATUSES:

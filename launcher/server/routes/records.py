@@ -208,7 +208,7 @@ def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 30
             points = [(event.at, value) for event in usages if (value := getattr(event, name)) is not None]
             if points:
                 x, values = np.array(points, np.float64).T
-                series[name] = thinned(x, values, buckets).node
+                series[name] = thinned(x, values, buckets)
         processes.append({"rank": rank, "host": usages[-1].host, "series": series})
     return Json({"x": "time", "processes": processes})
 
