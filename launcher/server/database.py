@@ -35,15 +35,6 @@ class JobRow(Base):
     record: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
-class KeyRow(Base):
-    """An Idempotency-Key: the digest of the request that brought it, and the job that it made."""
-
-    __tablename__ = "keys"
-    key: Mapped[str] = mapped_column(String(255), primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64))
-    uuid: Mapped[str] = mapped_column(String(128))
-
-
 class TokenRow(Base):
     """A token that was given out, by its SHA-256."""
 

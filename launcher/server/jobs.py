@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, select
-from sqlalchemy.exc import IntegrityError
 
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, short_repr
@@ -25,9 +24,9 @@ from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
 from launcher.server.answers import encoded
-from launcher.server.database import Database, JobRow, KeyRow
+from launcher.server.database import Database, JobRow
 from launcher.server.logs import CopiedLogs, stamp_of
-from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place, read_record, write_record
+from launcher.server.records import CREATED, FILE, JobRecord, id_of_place, read_record, write_record
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
 from launcher.views.read import LogAsFolder
 
@@ -105,33 +104,23 @@ class Jobs:
         the job, and whether it is new: the same Idempotency-Key and request give the existing one. Raises `Problems`
         where another job has its id, or another request had its key."""
         with self.lock:
-            if record.uuid in self._jobs or not VALID.fullmatch(record.uuid):
-                got = f"{short_repr(record.uuid)} is taken, or no id"
-                raise Problems(Problem("uuid", got, "use another", "in-use"))
-            if record.key and (existing := self.of_key(record.key, record.digest)):
+            if record.uuid in self._jobs:
+                raise Problems(Problem("uuid", f"{short_repr(record.uuid)} is taken", "use another", "in-use"))
+            if existing := self.of_key(record.key, record.digest):
                 return existing, False
             job = ServedJob(record, self._folder_of(record))
-            try:
-                self._store_record(job)
-            except IntegrityError:  # another server with this database was faster
-                self._record_path(record).unlink(missing_ok=True)
-                if record.key and (existing := self.of_key(record.key, record.digest)):
-                    return existing, False
-                raise
+            self._store_record(record)
             self._register(job)
             self._refresh(job)
             return job, True
 
     def of_key(self, key: str, digest: str) -> ServedJob | None:
         """The job that a request with this Idempotency-Key made. Raises `Problems` where that was another request."""
-        with self.database.session() as session:
-            row = session.get(KeyRow, key)
-        if row is None:
-            return None
-        if row.digest != digest:
+        job = next((job for job in list(self._jobs.values()) if job.record.key == key), None) if key else None
+        if job and job.record.digest != digest:
             got = "was sent before with another request"
             raise Problems(Problem("Idempotency-Key", got, "use a new key for a new request", "in-use"))
-        return self.get(row.uuid)
+        return job
 
     def change(self, job: ServedJob, **fields: Any) -> ServedJob:
         """Replace fields of a job's record, such as name, place or request."""
@@ -140,24 +129,21 @@ class Jobs:
             job.record = replace(job.record, **fields)
             self._at.pop(str(job.folder.path), None)
             job.folder = self._folder_of(job.record)
-            self._store_record(job)
+            self._store_record(job.record)
             if old_file != self._record_path(job.record):
                 old_file.unlink(missing_ok=True)
             self._register(job)
             self._refresh(job, anew=True)
             return job
 
-    def _store_record(self, job: ServedJob) -> None:
+    def _store_record(self, record: JobRecord) -> None:
         """Write its file first: a row that the database lacks is read from there."""
-        record = job.record
         write_record(self._record_path(record), record)
         self._index(record)
 
     def _index(self, record: JobRecord) -> None:
         with self.database.session() as session:
             session.merge(JobRow(uuid=record.uuid, place=record.place, record=record.node))
-            if record.key and not session.get(KeyRow, record.key):
-                session.add(KeyRow(key=record.key, digest=record.digest, uuid=record.uuid))
 
     def _record_path(self, record: JobRecord) -> Path:
         """The record of a run outside the run root, which may be another person's, lies below the run root."""

@@ -77,8 +77,8 @@ class Launching:
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
         """The job, and whether it is new: a repeated request with the same key gives the job of the first. Raises
         `Problems` where the request is not a valid run; checks of this machine run when it starts."""
-        digest = new.digest
-        if key and (existing := self.jobs.of_key(key, digest)):
+        digest = new.digest if key else ""
+        if existing := self.jobs.of_key(key, digest):
             return existing, False
         typed = [*new.typed, *self._root_argument]
         page = job.plan(StartRequest(tuple(new.typed)))
@@ -92,7 +92,7 @@ class Launching:
                 typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
             record = JobRecord(
                 str(uuid4()), **about, created_at=time.time(), words=new.words, arguments=tuple(typed), key=key,
-                digest=digest if key else "",
+                digest=digest,
             )  # fmt: skip
             return self.jobs.add(record)
 

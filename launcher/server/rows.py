@@ -16,7 +16,6 @@ from launcher.core.bounded_parse import parse_yaml
 from launcher.core.events import writable
 from launcher.core.files import read_file
 from launcher.core.metrics import HeldOut, label
-from launcher.core.numbers import compact
 from launcher.core.redaction import printable, redact
 from launcher.core.state import LEVELS, RunState
 from launcher.monitor.console import waiting
@@ -100,12 +99,16 @@ def job_node(
         "step": state.step, "steps": state.steps,
         "progress": min(state.step / state.steps, 1.0) if state.steps else None,
         "eta_s": state.eta_s, "seconds_per_step": state.seconds_per_step, "phase": state.phase, "attempt": attempt,
-        "score": _score(state), "held_out": _held_out(state),
-        "verdict": {**asdict(state.verdict), "line": state.verdict.line} if state.verdict else None,
-        "alerts": _alerts(state),
+        "score": None, "held_out": None, "verdict": None,
+        "alerts": {level: state.alerts_by_level.get(level, 0) for level in LEVELS},
     }  # fmt: skip
-    node |= {name: value for name, value in words.items() if name not in node}
-    row: dict[str, Any] = writable(_make_printable(node))
+    if state.score is not None:
+        node["score"] = {"name": state.score_name, "label": label(state.score_name), "value": state.score}
+    if state.last:
+        node["held_out"] = {name: _held_out(getattr(state, name)) for name in ("first", "best", "last")}
+    if state.verdict:
+        node["verdict"] = {**asdict(state.verdict), "line": state.verdict.line}
+    row: dict[str, Any] = writable(_make_printable({**words, **node}))
     return row
 
 
@@ -117,29 +120,8 @@ def _make_printable(node: Any) -> Any:
     return [_make_printable(value) for value in node] if isinstance(node, list | tuple) else node
 
 
-def _score(state: RunState) -> dict[str, Any] | None:
-    if state.score is None:
-        return None
-    name = state.score_name
-    return {"name": name, "label": label(name), "value": state.score, "text": compact(state.score)}
-
-
-def _held_out(state: RunState) -> dict[str, Any] | None:
-    return (
-        {"first": _result(state.first), "best": _result(state.best), "last": _result(state.last)}
-        if state.last
-        else None
-    )
-
-
-def _result(score: HeldOut | None) -> dict[str, Any] | None:
-    return {**asdict(score), "label": label(score.name), "text": score.shown} if score else None
-
-
-def _alerts(state: RunState) -> dict[str, int]:
-    """Alerts by level. Summaries of older versions have only the number, counted here under the most serious level."""
-    counts = dict(state.alerts_by_level) or {state.alert_level: state.alerts}
-    return {level: counts.get(level, 0) for level in LEVELS}
+def _held_out(score: HeldOut | None) -> dict[str, Any] | None:
+    return {**asdict(score), "label": label(score.name)} if score else None
 
 
 # ---- fields of the job API, read from a run

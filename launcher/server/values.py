@@ -35,7 +35,6 @@ class HeldOutNode(BaseModel):
     value: Number
     low: Number | None
     high: Number | None
-    text: str
 
 
 class HeldOutNodes(BaseModel):
@@ -48,7 +47,6 @@ class ScoreNode(BaseModel):
     name: str
     label: str
     value: Number
-    text: str
 
 
 class VerdictNode(BaseModel):

@@ -27,7 +27,7 @@ from launcher.core.events import (
 from launcher.core.problems import Problems
 from launcher.core.redaction import printable
 from launcher.server.columns import Columns
-from launcher.server.curves import axis, curve, metric_nodes, thinned, wanted_names
+from launcher.server.curves import axis, curve, metric_nodes, thinned, trained_rows, wanted_names
 from launcher.server.shared_cache import SharedCache
 
 VALUES = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0, 3, True, 10**25]))
@@ -157,3 +157,11 @@ def test_what_fails_leaves_nothing_in_the_cache():
         with pytest.raises(ZeroDivisionError):
             cache.get(key, lambda: 1 / 0)
     assert cache.size == 0 and not cache._key_locks
+
+
+def test_a_row_of_a_validation_alone_is_no_row_of_training(tmp_path):
+    path = tmp_path / "events.jsonl"
+    score = {"val-core/maths/reward/mean@1": 0.5}
+    for metrics, rows in (([score, {"loss": 1.0}, {"loss": 0.5, **score}], [1, 2]), ([score, score], [0, 1])):
+        path.write_text("".join(to_line(Step(step=n, metrics=each)) + "\n" for n, each in enumerate(metrics)))
+        assert trained_rows(Columns(path).read_on()).tolist() == rows

@@ -67,7 +67,7 @@ function Form({ schema, args, setArgs, base, job }) {
     const stop = new AbortController();
     setBusy(true);
     call(at("/api/jobs", {}, { dry_run: true }), { method: "POST", body: { arguments: quiet.split("\n").filter(Boolean) }, signal: stop.signal }).then(
-      (found) => (setPlan(found), found.ok && setGood(found), setError(null), setBusy(false)),
+      (/** @type {any} */ found) => (setPlan(found), found.ok && setGood(found), setError(null), setBusy(false)),
       (refused) => stop.signal.aborted || (setError(refused), setBusy(false)),
     );
     return () => stop.abort();
