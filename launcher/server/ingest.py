@@ -64,8 +64,6 @@ class LoggerSession(Event):
     they do not know."""
 
     open: bool
-    host: str = ""
-    program: str = ""
 
 
 @dataclass
@@ -249,8 +247,7 @@ class LoggedJob:
                     "level": LEVELS.get(status.lower(), "info"), "text": f"{status}: {message}" if message else status,
                 }  # fmt: skip
             case "begin":
-                host, program = str(row.get("host", "")), str(row.get("program", ""))
-                return LoggerSession(at=_valid_time(at), open=True, host=host, program=program)
+                return LoggerSession(at=_valid_time(at), open=True)
             case "finish":
                 if row.get("how", "finished") not in get_args(How):
                     raise ValueError(f"how: {row['how']!r} is none of {', '.join(get_args(How))}")

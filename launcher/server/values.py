@@ -114,9 +114,6 @@ class ListPage(BaseModel, Generic[Item]):
     size: int
 
 
-class JobPage(ListPage[JobNode]): ...
-
-
 # ---- what requests hold
 
 

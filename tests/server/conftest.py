@@ -165,6 +165,15 @@ def client(serve: Callable[..., TestClient]) -> TestClient:
     return serve()
 
 
+@pytest.fixture
+def one(root: Path, client: TestClient) -> dict[str, Any]:
+    """The only job of a server: a run of three steps that has finished."""
+    write_run(root / "math" / "one")
+    client.app.state.services.jobs.scan()  # type: ignore[attr-defined]
+    [job] = client.get("/api/jobs").json()["items"]
+    return dict(job)
+
+
 @pytest.fixture(scope="module")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A server without a job, for requests that make none."""

@@ -128,7 +128,7 @@ def test_a_step_its_groups_and_their_tokens(ask):
     assert [each["tokens"] for each in group["answers"]] == [False, True, False]
     assert group["answers"][2]["score"] == "NaN" and group["answers"][1]["parts"] == {"format": 0.0}
     assert group["prompt"] == f"<b>1 + 1</b> {HOSTILE}"  # markup is text
-    tokens = ask("tokens/6/1/1")["tokens"]
+    tokens = ask("tokens/6/1/1")
     assert [each["text"] for each in tokens] == ["one", "<i>", "pad"] and [each["learns"] for each in tokens] == [
         True, True, False,
     ]  # fmt: skip
@@ -201,7 +201,7 @@ def test_settings_checkpoints_and_usage(ask):
     assert newest["eval_results"].keys() == {"maths"}
     assert (gone["step"], gone["kept"], gone["path"]) == (5, False, "checkpoints/step_000005")
     assert "eval_results" not in gone
-    usage = ask("usage", buckets=4)["processes"]
+    usage = ask("usage", buckets=4)
     assert [each["rank"] for each in usage] == [0, 1] and len(usage[0]["series"]["gpu_percent"]["x"]) == 4
     assert usage[1]["series"]["cpu_percent"]["max"][-1] == 19 and "disk_free_bytes" not in usage[0]["series"]
 

@@ -79,9 +79,6 @@ class GroupAnswers(GroupSummary):
     answers: list[GroupAnswer]
 
 
-class GroupPage(ListPage[GroupSummary]): ...
-
-
 class Token(BaseModel):
     """Log-probabilities by the trainer and by the sampler, and the ratio of both: null where a token is not
     learned from."""
@@ -92,10 +89,6 @@ class Token(BaseModel):
     ratio: Number | None
     advantage: Number | None
     learns: bool
-
-
-class AnswerTokens(BaseModel):
-    tokens: list[Token]
 
 
 class Words(BaseModel):
@@ -129,7 +122,7 @@ def group_summary(of: TrainingGroup) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@router.get("/groups", response_model=GroupPage)
+@router.get("/groups", response_model=ListPage[GroupSummary])
 def get_groups(run: UsesRun, step: StepNumber | None = None, page: PageNumber = 1, size: PageSize = 50) -> Json:
     """Groups of a training step, by default of all, the latest step first."""
     places = run.columns.places_of(TrainingGroup, steps=None if step is None else [step])
@@ -151,14 +144,14 @@ def get_group(run: UsesRun, step: int, group: int) -> Json:
     return Json({**group_summary(event), "ground_truth": event.ground_truth, "answers": answers})
 
 
-@router.get("/tokens/{step}/{group}/{answer}", response_model=AnswerTokens)
+@router.get("/tokens/{step}/{group}/{answer}", response_model=list[Token])
 def get_tokens(run: UsesRun, step: int, group: int, answer: int) -> Json:
     """The tokens of an answer (0, 1, ...) of a group."""
     line = _token_lines(run, step, group).get(answer)
     if line is None:
         got = f"{NAME} has no tokens of answer {answer} of group {group} at step {step}"
         raise Problems(Problem("tokens", got, "an answer of which `tokens` is true has some", "not-found"))
-    return Json({"tokens": tokens_in(line)})
+    return Json(tokens_in(line))
 
 
 @router.get("/samples", response_model=list[dict[str, Any]])

@@ -15,7 +15,7 @@ from launcher.core.state import Status
 from launcher.server.answers import Json
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
-from launcher.server.values import JobNode, JobPage, PageNumber, PageSize, RequestBody, Tags, Text, Uuid
+from launcher.server.values import JobNode, ListPage, PageNumber, PageSize, RequestBody, Tags, Text, Uuid
 from launcher.views.runs import Order
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(404, 422))
@@ -39,7 +39,7 @@ ORDER: dict[Order, Callable[[Node], Any]] = {
 """Sort keys by the names of `rlrun runs --sort`."""
 
 
-@router.get("", responses={200: {"model": JobPage}})
+@router.get("", responses={200: {"model": ListPage[JobNode]}})
 def list_jobs(
     services: UsesServices,
     search: Annotated[Text, Query(max_length=200, description="In name, run, algorithm, model, tags, ...")] = "",

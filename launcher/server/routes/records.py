@@ -23,7 +23,7 @@ from launcher.launch.start import judge_of
 from launcher.reports.comparison import compare as compare_sources
 from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
-from launcher.server.curves import Axis, thinned
+from launcher.server.curves import thinned
 from launcher.server.problems import declared
 from launcher.server.reading import ReadRun, UsesOwnRun, UsesRun, read_run
 from launcher.server.routes.curves import CurvePoints
@@ -102,11 +102,6 @@ class ProcessUsage(BaseModel):
     rank: int
     host: str
     series: dict[str, CurvePoints]
-
-
-class UsageSeries(BaseModel):
-    x: Axis
-    processes: list[ProcessUsage]
 
 
 @router.get(f"{JOB}/findings", response_model=list[Finding])
@@ -195,7 +190,7 @@ def _eval_results(measured: dict[str, float]) -> dict[str, float]:
     return {label(main[0]): main[1]} if main else {}
 
 
-@router.get(f"{JOB}/usage", response_model=UsageSeries)
+@router.get(f"{JOB}/usage", response_model=list[ProcessUsage])
 def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 300) -> Json:
     """What each process used over the time: memory, processor, GPU."""
     by_rank = dict[int, list[Usage]]()
@@ -210,7 +205,7 @@ def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 30
                 x, values = np.array(points, np.float64).T
                 series[name] = thinned(x, values, buckets)
         processes.append({"rank": rank, "host": usages[-1].host, "series": series})
-    return Json({"x": "time", "processes": processes})
+    return Json(processes)
 
 
 @router.get("/api/compare", response_model=dict[str, Any])

@@ -30,7 +30,7 @@ export function Machines({ job }) {
   const usage = useGet(at("/api/jobs/{uuid}/usage", { uuid: job.uuid }));
   const steps = useGet(at("/api/jobs/{uuid}/metrics", { uuid: job.uuid }, { latest: SHOWN }));
   useFresh(["Usage", "Step"], () => (usage.again(), steps.again()), 10_000);
-  const processes = usage.data?.processes ?? [];
+  const processes = usage.data ?? [];
   const measured = FIELDS.filter(([field]) => processes.some((each) => each.series[field]));
   return html`<section aria-labelledby="steps"><h2 id="steps">Phases of the steps</h2>
       <${Loaded} of=${steps}><${Timeline} job=${job} rows=${steps.data ?? []} /><//></section>
