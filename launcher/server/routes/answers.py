@@ -175,8 +175,10 @@ def get_prompts(
 ) -> Json:
     """Prompts that were answered at two steps, those whose score changed most first: held-out ones, else those of
     training steps."""
-    known = next(filter(lambda known: len(known) > 1, (_steps_of(run, kind) for kind in (Sample, TrainingGroup))), [])
-    if not known and not steps:
+    known = _steps_of(run, Sample)
+    if len(known) < 2:
+        known = _steps_of(run, TrainingGroup)
+    if len(known) < 2 and not steps:
         return Json({"steps": [], "pairs": []})
     first, last = map(int, steps.split(",")) if steps else (known[0], known[-1])
     source = run.source(Sample, TrainingGroup, steps=(first, last))

@@ -74,7 +74,9 @@ def get_metrics(
     hold only a validation, as that before training, are left out."""
     columns = run.columns
     selected, rows = wanted_names(columns, names), columns.rows_between(first, last)
-    rows = (rows if names else np.intersect1d(rows, trained_rows(columns)))[-(latest or 0) :]
+    if not names:
+        rows = np.intersect1d(rows, trained_rows(columns))
+    rows = rows[-latest:] if latest else rows
 
     def blocks() -> Iterator[bytes]:
         separator = b"["

@@ -175,8 +175,9 @@ def get_checkpoints(run: UsesOwnRun) -> Json:
     nodes = []
     for step, node in sorted(by_step.items(), reverse=True):
         measured = dict(node.get("metrics") or {})
-        for row in [] if measured else np.nonzero(run.columns.steps == step)[0].tolist():
-            measured |= run.columns.metrics_at(row)
+        if not measured:
+            for row in np.nonzero(run.columns.steps == step)[0].tolist():
+                measured |= run.columns.metrics_at(row)
         results = _eval_results(validation(measured))
         nodes.append({**node, **({"eval_results": results} if results else {})})
     return Json(nodes)
