@@ -34,7 +34,7 @@ export function Step({ job, step }) {
         <span class="dim num">${number(secondsOf(phases))} s</span></h3>
         <${PhaseBar} phases=${phases} /></section>` : null}
       <section aria-labelledby="groups"><h3 id="groups">Groups <span class="count num">${groups.length}</span></h3>
-        ${groups.length ? html`<${GroupTable} job=${job} groups=${groups} />` : html`<p class="dim">The answers of this step were not kept${isLive(job) && now >= job.step ? ", or not yet" : ""}. <a href="/run/${job.uuid}/answers">Answers that were kept</a></p>`}
+        ${groups.length ? html`<${GroupTable} job=${job} groups=${groups} />` : html`<p class="dim">The answers of this step were not kept${isLive(job) && now >= job.step ? ", or not yet" : ""}. <a href="/run/${job.uuid}/answers">Groups that were kept</a></p>`}
       </section>
       <section aria-labelledby="numbers"><h3 id="numbers">Metrics</h3>
         <input data-search type="search" aria-label="filter metrics" placeholder="Filter  ( / )" value=${filter} onInput=${(/** @type {any} */ event) => setFilter(event.target.value)} />
