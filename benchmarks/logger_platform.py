@@ -17,13 +17,6 @@ from launcher.core.bounded_parse import parse_json
 from launcher.runs.folder import Folder
 
 ROOT = Path(__file__).parents[1]
-SERVE = """
-import sys, uvicorn
-from pathlib import Path
-from launcher.server.routes.app import create_app
-from launcher.server.services import ServerSettings
-uvicorn.run(create_app(ServerSettings(root=Path(sys.argv[1]))), port=int(sys.argv[2]), log_level="warning")
-"""
 
 
 class Platform:
@@ -37,8 +30,9 @@ class Platform:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-c", SERVE, str(self.root), str(self.port)]
-        self._process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        command = [sys.executable, "-m", "launcher", "serve", "--root", str(self.root), "--port", str(self.port)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         while True:
             try:
                 urlopen(f"{self.url}/openapi.json").close()

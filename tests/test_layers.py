@@ -74,7 +74,7 @@ BELOW = {
         "preflight.checks server server.routes"
     ),
     "server": "core logs monitor runs views spec preflight launch",
-    "server.routes": ("core config config.names config.reference health launch logger reports runs views server"),
+    "server.routes": "core config config.reference launch logger reports runs views server",
     "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""

@@ -150,9 +150,8 @@ class DualLogger:
             return self._warn(f"nothing is logged: {spool.reason}; use a folder that takes files as RLRUN_SPOOL")
         self._spool = spool
         program = os.path.abspath(sys.argv[0]) if sys.argv[:1] not in ([], [""], ["-c"]) else "python"
-        host = os.uname().nodename
         spool.append({"kind": "wandb", "init": self._wandb})
-        spool.append({"kind": "begin", "at": time.time(), "host": host, "pid": self._pid, "program": program})
+        spool.append({"kind": "begin", "at": time.time()})
         extra_env = {"PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))}
         extra_env |= {} if self._token is None else {"RLRUN_TOKEN": self._token}
         command = [sys.executable, "-P", "-m", "launcher.logger.sender", str(spool.path), self.platform_url]

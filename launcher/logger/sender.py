@@ -25,7 +25,7 @@ from launcher.logger.wandb_sink import WandbSink
 
 POLL_S, HEARTBEAT_S = 0.1, 5.0  # between reads of the spool; between empty posts that show that the script lives
 ANSWER_S = 10.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 2.0
+PAUSE_S = 0.5  # after a failed request
 WANDB_ONLY = {"wandb", "config", "summary"}
 """Kinds of rows that are not sent to the platform."""
 GONE = b'{"kind":"finish","at":%f,"how":"failed","why":"its script was killed, or its machine went down"}'
@@ -133,32 +133,25 @@ class PlatformSink:
         self._own, self._say, self.name = own, say, url
         self._client = PlatformClient(url)
         self._delivery = SessionDelivery(own, self._client)
-        self.reason, self.complete, self.hurry = "", False, False
+        self.reason, self.complete = "", False
 
     def run(self) -> None:
         for reader in (*left_behind(self._own.job, self._own.path), self._own):
             self._delivery = SessionDelivery(reader, self._client)
-            pause = 0.0
             while True:
                 try:
                     if self._delivery.deliver():
                         break
                     if self.reason:
                         self._say(f"{self.name} answers again")
-                    self.reason, pause = "", 0.0
+                    self.reason = ""
                 except PlatformError as error:
                     if not self.reason:
                         self._say(f"{self.name}: {error}; the script goes on, and its rows wait in {reader.path}")
                     self.reason = str(error)
-                    pause = min(pause * 2 or FIRST_PAUSE_S, LONGEST_PAUSE_S)
-                self._wait(pause or POLL_S)
+                time.sleep(PAUSE_S if self.reason else POLL_S)
             reader.remove()
         self.complete = True
-
-    def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (now := time.monotonic()) < until and not (self.hurry and now > until - seconds + FIRST_PAUSE_S):
-            time.sleep(min(POLL_S, until - now))
 
     @property
     def arrived(self) -> int:
@@ -233,8 +226,6 @@ def _run_sinks(sinks: Sequence[PlatformSink | WandbSink], reader: SpoolReader) -
         arrived = sum(sink.arrived for sink in sinks)
         if (deadline == math.inf or arrived != last_arrived) and reader.writer_gone():
             deadline, last_arrived = time.monotonic() + finish_s(), arrived
-            for sink in sinks:
-                sink.hurry = True
         time.sleep(POLL_S / 2)
 
 

@@ -29,7 +29,7 @@ class WandbSink:
         self._reader, self._init, self._say = reader, init, say
         self._offset, self._step, self.arrived = 0, 0, 0
         self._how = "finished"
-        self.reason, self.complete, self.hurry = "", False, False
+        self.reason, self.complete = "", False
 
     @property
     def rest(self) -> str:

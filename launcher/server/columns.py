@@ -11,7 +11,7 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,7 +80,11 @@ class Columns:
         return values + 3 * self.steps.nbytes + sum(column.nbytes for column in self.places.values()) + 4096
 
     def read_on(self) -> Columns:
-        return _Reader(self).read()
+        """What the log holds now; only what was appended is read. Empty where there is no log."""
+        try:
+            return _Reader(self).read()
+        except FileNotFoundError:
+            return Columns(self.path)
 
     def rows_between(self, first: float | None, last: float | None) -> Ints:
         """Indices of the rows with `first` <= step <= `last`; None is no bound."""
@@ -95,11 +99,6 @@ class Columns:
             if index < column.rows.size and column.rows[index] == row:
                 metrics[name] = float(column.values[index])
         return metrics
-
-    def step_events(self, rows: Iterable[int]) -> Iterator[Step]:
-        """The `Step` events of these rows."""
-        for row in rows:
-            yield Step(at=float(self.at[row]), step=int(self.steps[row]), metrics=self.metrics_at(row))
 
     def places_of(self, *kinds: type[Event], steps: Collection[int] | None = None) -> Ints:
         """[N, 4]: places of events of these kinds, in log order; with `steps` those of these steps or of no step."""

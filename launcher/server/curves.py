@@ -4,14 +4,13 @@ for. No extreme is lost: each bucket keeps its smallest, largest and mean value.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from launcher.core.events import writable
 from launcher.core.metric_aliases import by_our_names, canonical
-from launcher.core.metrics import label, metric
+from launcher.core.metrics import label, metric, validation
 from launcher.core.problems import Problem, Problems
 from launcher.server.columns import Columns, Floats, Ints, MetricColumn
 from launcher.views.series import check_keys, chosen_names
@@ -20,8 +19,6 @@ from launcher.views.trace import LARGEST
 Axis = Literal["step", "time", "tokens"]
 TOKENS = "perf/total_num_tokens"
 """Tokens of one step; the axis `tokens` is their cumulative sum."""
-PARTS = "timing_s/"
-"""Prefix of the metrics that hold the seconds of a part of a step."""
 WORDS: Mapping[str, Sequence[str]] = {
     "policy_loss": ["actor/loss"], "value_loss": [], "reward_mean": ["critic/rewards/mean"],
     "reward_std": ["critic/rewards/std"], "kl_divergence": ["actor/reward_kl_penalty"], "entropy": [],
@@ -30,41 +27,27 @@ WORDS: Mapping[str, Sequence[str]] = {
 """Guides' names for a step's metrics, and what they stand for in a run that lacks the catalogue's metric."""
 
 
-@dataclass(frozen=True)
-class Thinned:
-    """A curve as arrays [P]; `low`, `high` and `mean` are of a bucket's finite values, NaN if it has none."""
+def thinned(x: Floats, values: Floats, buckets: int) -> dict[str, Any]:
+    """The points of `values` [N] at ascending `x` [N], with neighbours joined into `buckets` where N is larger.
 
-    x: Floats
-    low: Floats
-    high: Floats
-    mean: Floats
-    count: int
-    """Values before thinning; `not_finite` of them are NaN or infinite."""
-    not_finite: int
-
-    @property
-    def node(self) -> dict[str, Any]:
-        return {"x": number_list(self.x), "min": number_list(self.low), "max": number_list(self.high),
-                "mean": number_list(self.mean), "count": self.count, "not_finite": self.not_finite}  # fmt: skip
-
-
-def thinned(x: Floats, values: Floats, buckets: int) -> Thinned:
-    """`values` [N] at ascending `x` [N], with neighbours joined into `buckets` where N is larger. The x of a bucket is
-    the middle of its first and last x."""
+    The x of a bucket is the middle of its first and last x; `min`, `max` and `mean` are of its finite values, NaN if it
+    has none. `count` is N, of which `not_finite` are NaN or infinite.
+    """
     finite = np.isfinite(values)
-    not_finite = int(values.size - finite.sum())
-    if values.size <= buckets:
-        return Thinned(x, values, values, values, values.size, not_finite)
-    starts = np.linspace(0, values.size, buckets + 1).round().astype(np.int64)[:-1]
-    ends = np.append(starts[1:], values.size) - 1
-    counts = np.add.reduceat(finite, starts, dtype=np.int64)
-    low = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
-    high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
-    total = np.add.reduceat(np.where(finite, np.clip(values, -LARGEST, LARGEST), 0.0), starts)
-    is_empty = counts == 0
-    mean = np.where(is_empty, np.nan, total / np.maximum(counts, 1))
-    low, high = np.where(is_empty, np.nan, low), np.where(is_empty, np.nan, high)
-    return Thinned((x[starts] + x[ends]) / 2, low, high, mean, values.size, not_finite)
+    low = high = mean = values
+    if values.size > buckets:
+        starts = np.linspace(0, values.size, buckets + 1).round().astype(np.int64)[:-1]
+        ends = np.append(starts[1:], values.size) - 1
+        counts = np.add.reduceat(finite, starts, dtype=np.int64)
+        low = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
+        high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
+        total = np.add.reduceat(np.where(finite, np.clip(values, -LARGEST, LARGEST), 0.0), starts)
+        x, mean = (x[starts] + x[ends]) / 2, total / np.maximum(counts, 1)
+        low, high, mean = (np.where(counts == 0, np.nan, each) for each in (low, high, mean))
+    points = {"x": x, "min": low, "max": high, "mean": mean}
+    return {name: number_list(each) for name, each in points.items()} | {
+        "count": values.size, "not_finite": int(values.size - finite.sum())
+    }  # fmt: skip
 
 
 def number_list(values: Floats) -> list[Any]:
@@ -97,7 +80,7 @@ def wanted_names(of: Columns, names: Sequence[str]) -> list[str]:
     return chosen_names(of.series, keys)
 
 
-def curve(each: MetricColumn, x: Floats, first: float | None, last: float | None, buckets: int) -> Thinned:
+def curve(each: MetricColumn, x: Floats, first: float | None, last: float | None, buckets: int) -> dict[str, Any]:
     """One metric where `first` <= x <= `last` (None: no bound); `x` [R] is that of every row, from `axis`."""
     at, values = x[each.rows], each.values
     if first is not None or last is not None:
@@ -109,35 +92,28 @@ def curve(each: MetricColumn, x: Floats, first: float | None, last: float | None
     return thinned(at, values, buckets)
 
 
+def trained_rows(of: Columns) -> Ints:
+    """Indices of the rows that hold more than a validation."""
+    columns = [column.rows for name, column in of.series.items() if not validation({name: 0.0})]
+    return np.unique(np.concatenate(columns)) if columns else np.arange(of.steps.size)
+
+
 def metric_nodes(of: Columns, names: Sequence[str], rows: Ints) -> list[dict[str, Any]]:
     """For each of these rows (at least one): `step`, its metrics of these `names`, and guides' names (`WORDS`)."""
-    nodes: list[dict[str, Any]] = [{} for _ in range(rows.size)]
-    begin, end = int(rows[0]), int(rows[-1]) + 1
-    index_of = np.full(end - begin, -1, np.int64)
-    index_of[rows - begin] = np.arange(rows.size)
-    ours = by_our_names(names)
-    words = [
-        (word, [ours[name] for name in (canonical(word), *others) if name in ours]) for word, others in WORDS.items()
-    ]
+    nodes: dict[int, dict[str, Any]] = {row: {} for row in rows.tolist()}
     for name in names:
         column = of.series[name]
-        span = slice(*np.searchsorted(column.rows, [begin, end]))
-        indices = index_of[column.rows[span] - begin]
-        inside = indices >= 0
-        for index, value in zip(indices[inside].tolist(), number_list(column.values[span][inside]), strict=True):
-            nodes[index][name] = value
-    for row, step in zip(nodes, of.steps[rows].tolist(), strict=True):
-        for word, candidates in words:
-            chosen = next((name for name in candidates if name in row), None)
-            if chosen and word not in row:
-                row[word] = row[chosen]
-        row["step"] = step
-    return nodes
-
-
-def phases_of(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by part of a step."""
-    return {name.removeprefix(PARTS): value for name, value in metrics.items() if name.startswith(PARTS)}
+        span = slice(*np.searchsorted(column.rows, [rows[0], rows[-1] + 1]))
+        for row, value in zip(column.rows[span].tolist(), number_list(column.values[span]), strict=True):
+            if row in nodes:
+                nodes[row][name] = value
+    ours = by_our_names(names)
+    for word, others in WORDS.items():
+        candidates = [ours[name] for name in (canonical(word), *others) if name in ours]
+        for node in nodes.values():
+            if word not in node and (chosen := next((name for name in candidates if name in node), None)):
+                node[word] = node[chosen]
+    return [{**node, "step": step} for node, step in zip(nodes.values(), of.steps[rows].tolist(), strict=True)]
 
 
 def name_nodes(of: Columns) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, Float, String, Text, create_engine, event, make_url, select
+from sqlalchemy import JSON, Float, String, Text, create_engine, event, make_url
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -33,15 +33,6 @@ class JobRow(Base):
     place: Mapped[str] = mapped_column(Text, default="")
     """Its folder, relative to the run root or absolute; empty while it has none."""
     record: Mapped[dict[str, Any]] = mapped_column(JSON)
-
-
-class KeyRow(Base):
-    """An Idempotency-Key: the digest of the request that brought it, and the job that it made."""
-
-    __tablename__ = "keys"
-    key: Mapped[str] = mapped_column(String(255), primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64))
-    uuid: Mapped[str] = mapped_column(String(128))
 
 
 class TokenRow(Base):
@@ -70,10 +61,6 @@ class Database:
         """A transaction, committed at the end and rolled back by an exception."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
-
-    def jobs(self) -> list[JobRow]:
-        with self.session() as session:
-            return list(session.scalars(select(JobRow)))
 
     def close(self) -> None:
         self.engine.dispose()

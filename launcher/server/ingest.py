@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import threading
 import time
 from collections import defaultdict
@@ -21,7 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from launcher.core.bounded_parse import parse_json
+import orjson
+
 from launcher.core.events import (
     GOES_BACK,
     INVALID,
@@ -56,10 +56,6 @@ IDLE_S, LOOK_S = 60.0, 5.0
 """A job whose loggers send nothing for so long is closed; a logger sends something every 5 s."""
 LEVELS = {"failed": "critical", "error": "critical", "warning": "warn", "warn": "warn"}
 """The level of the alert that a reported status becomes; `info` for all others."""
-_LINE = re.compile(
-    rb'\{"seq":[0-9]+,"attempt":([0-9]+)(?:,"session":"([\w.-]+)","row":([0-9]+))?,"kind":"(\w+)","at":([^,]+)'
-    rb'(?:,"(?:step|open)":([\w-]+))?'
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +64,6 @@ class LoggerSession(Event):
     they do not know."""
 
     open: bool
-    host: str = ""
-    program: str = ""
 
 
 @dataclass
@@ -107,25 +101,25 @@ class LoggedRows:
 
     def see(self, line: bytes) -> None:
         self.seq += 1
-        if not (match := _LINE.match(line)):
+        try:
+            node = orjson.loads(line)
+            self.attempt = node["attempt"]
+            if session := node.get("session"):
+                self.following[session] = node["row"] + 1
+            match node["kind"]:
+                case "LoggerSession":
+                    (self.open.add if node["open"] else self.open.discard)(session)
+                    self.begun.setdefault(session, node["at"])
+                case "Started" | "Resumed":
+                    self.status = "running"
+                case "Ended":
+                    self.status, self.ended_at = "ended", node["at"]
+                case "Step":
+                    self.step = node["step"]
+                case "Alert":
+                    self.alerts.add((node["step"], node["text"]))
+        except INVALID:  # a damaged line has its number, and nothing else
             return
-        attempt, session, row, kind, at, value = match.groups(b"")
-        self.attempt = int(attempt)
-        if session:
-            self.following[session.decode()] = int(row) + 1
-        match kind:
-            case b"LoggerSession":
-                (self.open.add if value == b"true" else self.open.discard)(session.decode())
-                self.begun.setdefault(session.decode(), float(at))
-            case b"Started" | b"Resumed":
-                self.status = "running"
-            case b"Ended":
-                self.status, self.ended_at = "ended", float(at)
-            case b"Step":
-                self.step = int(value)
-            case b"Alert":
-                node = parse_json(line)
-                self.alerts.add((node["step"], node["text"]))
 
 
 class LoggedJob:
@@ -253,8 +247,7 @@ class LoggedJob:
                     "level": LEVELS.get(status.lower(), "info"), "text": f"{status}: {message}" if message else status,
                 }  # fmt: skip
             case "begin":
-                host, program = str(row.get("host", "")), str(row.get("program", ""))
-                return LoggerSession(at=_valid_time(at), open=True, host=host, program=program)
+                return LoggerSession(at=_valid_time(at), open=True)
             case "finish":
                 if row.get("how", "finished") not in get_args(How):
                     raise ValueError(f"how: {row['how']!r} is none of {', '.join(get_args(How))}")
@@ -304,7 +297,7 @@ def folder_for(jobs: Jobs, uuid: str) -> Folder:
     except Problems as problems:
         if problems.problems[0].code != "not-found":
             raise
-        job = jobs.add(JobRecord(uuid, uuid, origin="logger", created_at=time.time(), place=place))
+        job = jobs.add(JobRecord(uuid, uuid, origin="logger", created_at=time.time(), place=place))[0]
     return (job if job.record.place else jobs.change(job, origin="logger", place=place)).folder
 
 

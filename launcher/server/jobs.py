@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import delete, select
 
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, short_repr
@@ -25,14 +24,13 @@ from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
 from launcher.server.answers import encoded
-from launcher.server.database import Database, JobRow, KeyRow
+from launcher.server.database import Database, JobRow
 from launcher.server.logs import CopiedLogs, stamp_of
-from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place, read_record, write_record
+from launcher.server.records import CREATED, FILE, JobRecord, id_of_place, read_record, write_record
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
 from launcher.views.read import LogAsFolder
 
 LOOK_S, LOOK_SHARE = 1.0, 20  # least pause after a scan: seconds, and multiples of its duration
-FRESH_S = 0.1  # least time between two scans for an unknown id, as of a run that has just begun
 LIVE = ("waiting", "running", "stopping", "pausing")
 Mark = tuple[tuple[int, int], ...]
 
@@ -74,7 +72,6 @@ class Jobs:
         self.root, self.also, self.database = root, tuple(also), database
         self.logs = CopiedLogs(root, self.also)
         self.at_each_look = list[Callable[[], None]]()
-        self._scanned = 0.0
         self._jobs = dict[str, ServedJob]()
         self._at = dict[str, ServedJob]()
         self.lock = threading.RLock()
@@ -87,8 +84,6 @@ class Jobs:
 
     def get(self, uuid: str) -> ServedJob:
         """The job of that id as it is now. Raises `Problems`."""
-        if uuid not in self._jobs and time.monotonic() - self._scanned > FRESH_S:
-            self._register_new(list(self._run_folders()))
         with self.lock:
             job = self._jobs.get(uuid)
             if job is None:
@@ -104,42 +99,28 @@ class Jobs:
 
     # ---- changing
 
-    def add(self, record: JobRecord) -> ServedJob:
-        """Register a job in its file and in the database; a record with a `place` is that of the folder there. Raises
-        `Problems` where another job has its id."""
-        return self.add_once(record)[0]
-
-    def add_once(self, record: JobRecord) -> tuple[ServedJob, bool]:
-        """The job, and whether it is new: the same Idempotency-Key and request give the existing one. Raises `Problems`
+    def add(self, record: JobRecord) -> tuple[ServedJob, bool]:
+        """Register a job in its file and in the database; a record with a `place` is that of the folder there. Returns
+        the job, and whether it is new: the same Idempotency-Key and request give the existing one. Raises `Problems`
         where another job has its id, or another request had its key."""
         with self.lock:
-            if record.uuid in self._jobs or not VALID.fullmatch(record.uuid):
-                got = f"{short_repr(record.uuid)} is taken, or no id"
-                raise Problems(Problem("uuid", got, "use another", "in-use"))
-            if record.key and (existing := self.of_key(record.key, record.digest)):
+            if record.uuid in self._jobs:
+                raise Problems(Problem("uuid", f"{short_repr(record.uuid)} is taken", "use another", "in-use"))
+            if existing := self.of_key(record.key, record.digest):
                 return existing, False
             job = ServedJob(record, self._folder_of(record))
-            try:
-                self._store_record(job)
-            except IntegrityError:  # another server with this database was faster
-                self._record_path(record).unlink(missing_ok=True)
-                if record.key and (existing := self.of_key(record.key, record.digest)):
-                    return existing, False
-                raise
+            self._store_record(record)
             self._register(job)
             self._refresh(job)
             return job, True
 
     def of_key(self, key: str, digest: str) -> ServedJob | None:
         """The job that a request with this Idempotency-Key made. Raises `Problems` where that was another request."""
-        with self.database.session() as session:
-            row = session.get(KeyRow, key)
-        if row is None:
-            return None
-        if row.digest != digest:
+        job = next((job for job in list(self._jobs.values()) if job.record.key == key), None) if key else None
+        if job and job.record.digest != digest:
             got = "was sent before with another request"
             raise Problems(Problem("Idempotency-Key", got, "use a new key for a new request", "in-use"))
-        return self.get(row.uuid)
+        return job
 
     def change(self, job: ServedJob, **fields: Any) -> ServedJob:
         """Replace fields of a job's record, such as name, place or request."""
@@ -148,24 +129,21 @@ class Jobs:
             job.record = replace(job.record, **fields)
             self._at.pop(str(job.folder.path), None)
             job.folder = self._folder_of(job.record)
-            self._store_record(job)
+            self._store_record(job.record)
             if old_file != self._record_path(job.record):
                 old_file.unlink(missing_ok=True)
             self._register(job)
             self._refresh(job, anew=True)
             return job
 
-    def _store_record(self, job: ServedJob) -> None:
+    def _store_record(self, record: JobRecord) -> None:
         """Write its file first: a row that the database lacks is read from there."""
-        record = job.record
         write_record(self._record_path(record), record)
         self._index(record)
 
     def _index(self, record: JobRecord) -> None:
         with self.database.session() as session:
             session.merge(JobRow(uuid=record.uuid, place=record.place, record=record.node))
-            if record.key and not session.get(KeyRow, record.key):
-                session.add(KeyRow(key=record.key, digest=record.digest, uuid=record.uuid))
 
     def _record_path(self, record: JobRecord) -> Path:
         """The record of a run outside the run root, which may be another person's, lies below the run root."""
@@ -190,10 +168,11 @@ class Jobs:
         """Read the database, scan all run folders once, and go on scanning in a thread until `stop`. Logs, which may
         take long to read, are read by the thread."""
         with self.lock:
-            if reindex:
-                with self.database.session() as session:
+            with self.database.session() as session:
+                if reindex:
                     session.execute(delete(JobRow))
-            for row in self.database.jobs():
+                rows = list(session.scalars(select(JobRow)))
+            for row in rows:
                 with suppress(ValueError):
                     record = adapter(JobRecord).validate_python(row.record)
                     if not record.log:
@@ -219,23 +198,17 @@ class Jobs:
             if self._end.wait(max(LOOK_S, LOOK_SHARE * (time.monotonic() - start))):
                 return
 
-    def _register_new(self, paths: Iterable[str]) -> None:
-        """Register the run folders that are new."""
-        self._scanned = time.monotonic()
-        with self.lock:
-            for path in paths:
-                if path not in self._at and self._is_shown(record := self._record_of(Path(path))):
-                    self._adopt(record)
-
     def scan(self, *, logs: bool = True) -> None:
         """Register new folders, read changed ones, forget deleted ones. Logs are read without holding `lock`."""
         paths = list(self._run_folders())
         if logs:
             with self.reads_logs:
                 paths += self.logs.look()
-        self._register_new(paths)
         existing = set(paths)
         with self.lock:
+            for path in paths:
+                if path not in self._at and self._is_shown(record := self._record_of(Path(path))):
+                    self._adopt(record)
             for job in list(self._jobs.values()):
                 if job.has_folder and str(job.folder.path) not in existing and not job.folder.path.is_dir():
                     self._forget(job)

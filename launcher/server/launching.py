@@ -17,21 +17,18 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from launcher.core.check_result import CheckResult
 from launcher.core.overrides import argument
 from launcher.core.problems import Problem, Problems
 from launcher.launch import job
 from launcher.launch.job import StartRequest, Submitted
 from launcher.launch.rerun import prepare_rerun
-from launcher.preflight.plan import Page, first_rows, page_node
+from launcher.preflight.plan import first_rows, page_node
 from launcher.runs.folder import holder
 from launcher.runs.stop_requests import StopMode
 from launcher.server.jobs import Jobs, ServedJob
 from launcher.server.records import JobRecord, JobRequest
-from launcher.server.rows import words_of_node
-from launcher.server.words import arguments_of, settings_as_arguments
+from launcher.server.words import arguments_of
 from launcher.spec.run import RunSpec
-from launcher.spec.stored import to_node
 
 ROOT, EXPERIMENT = "trainer.run_root", "trainer.experiment_name"
 ENDED = ("finished", "doubtful", "failed", "stopped", "paused")
@@ -47,17 +44,16 @@ class NewJob:
     words: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the job API, see conf/job_words.yaml."""
     arguments: Sequence[str] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def typed(self) -> list[str]:
-        """The arguments of `rlrun train` for it. Raises `Problems`."""
-        return [*arguments_of(self.words), *self.arguments, *settings_as_arguments(self.settings)]
+        """The arguments of `rlrun train` for it."""
+        return [*arguments_of(self.words), *self.arguments]
 
     @property
     def digest(self) -> str:
         """SHA-256 of the request; equal for equal requests."""
-        node = [dict(self.about), dict(self.words), list(self.arguments), dict(self.settings)]
+        node = [dict(self.about), dict(self.words), list(self.arguments)]
         return hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
 
 
@@ -73,22 +69,16 @@ class Launching:
     # ---- before it starts
 
     def plan(self, new: NewJob) -> dict[str, Any]:
-        """What `rlrun plan --json` prints for it, with the equivalent `command` and the first `rows` as tokens.
-        Problems become failed checks."""
-        try:
-            typed = new.typed
-        except Problems as error:
-            results = [CheckResult("FAIL", problem.where, problem.got, problem.fix) for problem in error.problems]
-            return {**page_node(Page(None, results)), "command": "", "rows": []}
-        page = job.plan(StartRequest((*typed, *self._root_argument)))
-        command = shlex.join(["rlrun", "train", *typed, *self._root_argument])
+        """What `rlrun plan --json` prints for it, with the equivalent `command` and the first `rows` as tokens."""
+        arguments = (*new.typed, *self._root_argument)
+        page, command = job.plan(StartRequest(arguments)), shlex.join(["rlrun", "train", *arguments])
         return {**page_node(page), "command": command, "rows": first_rows(page)}
 
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
         """The job, and whether it is new: a repeated request with the same key gives the job of the first. Raises
         `Problems` where the request is not a valid run; checks of this machine run when it starts."""
-        digest = new.digest
-        if key and (existing := self.jobs.of_key(key, digest)):
+        digest = new.digest if key else ""
+        if existing := self.jobs.of_key(key, digest):
             return existing, False
         typed = [*new.typed, *self._root_argument]
         page = job.plan(StartRequest(tuple(new.typed)))
@@ -97,16 +87,14 @@ class Launching:
             raise Problems(Problem(result.subject, result.message, result.fix) for result in failures)
         _check_root(page.run, "runs", self._root)
         about, trainer = dict(new.about), page.run.trainer
-        names: dict[str, Any] = {name: about[name] for name in ("name", "description") if name in about}
         with self.jobs.lock:
             if trainer.experiment_name is None and (name := str(about.get("name", ""))):
                 typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
             record = JobRecord(
-                str(uuid4()), **about, created_at=time.time(), words={**new.words, **names},
-                planned=words_of_node(to_node(page.run), page.choices.get("model", "")),
-                arguments=tuple(typed), key=key, digest=digest if key else "",
+                str(uuid4()), **about, created_at=time.time(), words=new.words, arguments=tuple(typed), key=key,
+                digest=digest,
             )  # fmt: skip
-            return self.jobs.add_once(record)
+            return self.jobs.add(record)
 
     def _free_name(self, project: str, name: str) -> str:
         """`name`, or `name-2` and so on, that neither a run folder nor a job that is not yet started has."""
@@ -131,35 +119,35 @@ class Launching:
                 raise Problems(_wrong_status(served, "resume goes on with it, rerun repeats it"))
             return self._track(served, job.submit(StartRequest(served.record.arguments)), "start")
 
-    def resume(self, uuid: str, settings: Mapping[str, Any], from_step: int | None) -> ServedJob:
+    def resume(self, uuid: str, changes: Sequence[str], from_step: int | None) -> ServedJob:
         """Resume a job from its newest checkpoint that verifies, or that of `from_step`, as a new attempt. A job that
         ended before it wrote its settings is started again. Raises `Problems`."""
-        served, words = self._get_startable(uuid), settings_as_arguments(settings)
+        served = self._get_startable(uuid)
         with served.busy:
             if self.jobs.get(uuid).standing.status not in ENDED:
                 raise Problems(_wrong_status(served, "stop it first"))
             if served.folder.spec.is_file():
-                return self._track(served, job.resume(served.folder, words, from_step), "resume")
+                return self._track(served, job.resume(served.folder, changes, from_step), "resume")
             name = f"{EXPERIMENT}={served.folder.path.name}"
-            return self._track(served, job.submit(StartRequest((*served.record.arguments, *words, name))), "resume")
+            return self._track(served, job.submit(StartRequest((*served.record.arguments, *changes, name))), "resume")
 
-    def rerun(self, uuid: str, settings: Mapping[str, Any], *, anyway: bool = False) -> ServedJob:
-        """A new job with the settings of this one, changed by `settings`. Raises `Problems` where its data, model or
+    def rerun(self, uuid: str, changes: Sequence[str], *, anyway: bool = False) -> ServedJob:
+        """A new job with the settings of this one but for these `changes`. Raises `Problems` where its data, model or
         reward have changed since the run began, unless `anyway`."""
-        source, arguments = self._get_startable(uuid), settings_as_arguments(settings)
-        prepared = prepare_rerun(source.folder, arguments)
+        source = self._get_startable(uuid)
+        prepared = prepare_rerun(source.folder, changes)
         _check_root(prepared.run, str(source.folder.path.absolute().parents[1]))
         if prepared.refused and not anyway:
             raise Problems(prepared.refused)
         trainer = prepared.run.trainer
         names = [f"trainer.project_name={trainer.project_name}", f"{EXPERIMENT}={trainer.experiment_name}"]
-        all_arguments = (str(source.folder.spec.absolute()), *arguments, *names, argument(ROOT, self._root))
+        all_arguments = (str(source.folder.spec.absolute()), *changes, *names, argument(ROOT, self._root))
         submitted = job.submit(StartRequest(all_arguments))
         record = JobRecord(
             str(uuid4()), f"{source.node['name']} again", tags=source.record.tags, created_at=time.time(),
             arguments=all_arguments, place=self.jobs.place_of(submitted.folder),
         )  # fmt: skip
-        return self._track(self.jobs.add(record), submitted, "start")
+        return self._track(self.jobs.add(record)[0], submitted, "start")
 
     def _track(self, served: ServedJob, started: Submitted, request: JobRequest) -> ServedJob:
         self._processes[served.uuid] = started  # so that its exit status is collected

@@ -1,30 +1,26 @@
-"""Live streams: the lines of event logs as they are written, and changes of jobs.
+"""Live streams: the lines of event logs as they are written.
 
 Each watched log is read by one reader, however many clients watch it, and each of its lines becomes a message once. The
-latest messages are kept in a ring of bounded size, which each client reads at its own pace: a client that the ring has
+latest messages are kept, bounded in size, and each client sends them at its own pace: a client that these have
 overtaken, or that takes nothing for STALL_S, loses its connection and can reconnect with the last `seq` that it has.
-Messages older than the ring are read from the log, so each client gets every message exactly once.
+Messages older than those are read from the log, so each client gets every message exactly once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.events import INVALID, Alert, to_line, writable
 from launcher.core.files import open_file, read_lines
-from launcher.server.jobs import Jobs
 
 POLL_S = 0.05  # between two reads of the watched logs
-JOBS_S = 0.5  # ... of the jobs
 STALL_S = 15.0  # in which a client must take BURST messages
 PING_S = 20.0  # without a message, after which a Ping is sent
 RING_LINES, RING_BYTES = 2_000, 2**22  # messages kept for slow clients
@@ -41,51 +37,6 @@ class Overtaken(Exception):
 
 class BegunAnew(Exception):
     """The log that was watched has been replaced or truncated."""
-
-
-class Ring:
-    """The latest messages of a source, numbered consecutively."""
-
-    def __init__(self, next_number: int = 0) -> None:
-        self.first = self.next = next_number
-        self._messages, self._bytes = list[str](), 0
-        self._changed, self.ended = asyncio.Event(), False
-
-    def add(self, texts: list[str]) -> None:
-        self._messages += texts
-        self.next += len(texts)
-        self._bytes += sum(map(len, texts))
-        if len(self._messages) > 2 * RING_LINES or self._bytes > 2 * RING_BYTES:
-            while len(self._messages) > RING_LINES or self._bytes > RING_BYTES:
-                dropped = max(len(self._messages) // 4, 1)
-                self._bytes -= sum(map(len, self._messages[:dropped]))
-                del self._messages[:dropped]
-                self.first += dropped
-        self._notify()
-
-    def end(self) -> None:
-        """No more messages come: readers get `BegunAnew`."""
-        self.ended = True
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def since(self, number: int) -> list[str]:
-        """At most BURST messages from `number` on. Raises `Overtaken` where it is gone, `BegunAnew` after `end`."""
-        if self.ended:
-            raise BegunAnew
-        if number < self.first:
-            raise Overtaken
-        return self._messages[number - self.first : number - self.first + BURST]
-
-    async def changed(self, wait_s: float) -> bool:
-        """Whether a message was added, or the ring ended, within that time."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                return await self._changed.wait()
-        return False
 
 
 @dataclass
@@ -134,145 +85,117 @@ class LogPosition:
     def _message(self, seq: int, offset: int, line: bytes) -> str:
         """A line of rlrun is sent unchanged; `seq` and `attempt` are added to one that another program wrote."""
         try:
-            node = orjson.loads(line)
-        except ValueError:
-            node = None
-        if _is_event(node) and node.get("seq") == seq and isinstance(node.get("attempt"), int):
-            self.attempt = node["attempt"]
-            return line.decode().rstrip("\n")
-        with suppress(*INVALID):
-            node = node if node is not None else parse_json(line)
-            if _is_event(node):
-                self.attempt = int(node.get("attempt", self.attempt))
-                return orjson.dumps(writable({**node, "seq": seq, "attempt": self.attempt})).decode()
-        text = f"{self.path.name}: the line at byte {offset} is damaged"
-        return to_line(Alert(at=0.0, step=0, text=text), seq=seq, attempt=self.attempt)
+            node = parse_json(line)
+            self.attempt = int(node.get("attempt", self.attempt))
+            if not isinstance(node["kind"], str):
+                raise ValueError("it is no event")
+            if node.get("seq") == seq and "attempt" in node:
+                return line.decode().rstrip("\n")
+            return json.dumps(writable({**node, "seq": seq, "attempt": self.attempt}))
+        except INVALID:
+            text = f"{self.path.name}: the line at byte {offset} is damaged"
+            return to_line(Alert(at=0.0, step=0, text=text), seq=seq, attempt=self.attempt)
 
 
-def _is_event(node: Any) -> bool:
-    return isinstance(node, dict) and isinstance(node.get("kind"), str)
-
-
-@dataclass
 class LogTail:
-    """The new lines of one log."""
+    """The latest lines of one log as messages; the number of each is its `seq`."""
 
-    position: LogPosition
-    ring: Ring
-    clients: int = 0
+    def __init__(self, path: Path) -> None:
+        """Begins at the end of the log, which is read: call it in a thread. Raises `BegunAnew`."""
+        self.position = LogPosition(path)
+        self.position.skip(2**63)
+        self.first = self.next = self.position.seq
+        self.clients = 0
+        self._messages, self._bytes = list[str](), 0
+        self._changed, self.ended = asyncio.Event(), False
 
-    def look(self) -> list[str]:
-        """The messages since the last call, which reads the file: call it in a thread."""
-        return self.position.messages(RING_BYTES)
+    def add(self, texts: list[str]) -> None:
+        self._messages += texts
+        self.next += len(texts)
+        self._bytes += sum(map(len, texts))
+        if len(self._messages) > 2 * RING_LINES or self._bytes > 2 * RING_BYTES:
+            while len(self._messages) > RING_LINES or self._bytes > RING_BYTES:
+                dropped = max(len(self._messages) // 4, 1)
+                self._bytes -= sum(map(len, self._messages[:dropped]))
+                del self._messages[:dropped]
+                self.first += dropped
+        self._notify()
 
+    def end(self) -> None:
+        """The log was replaced: readers get `BegunAnew`."""
+        self.ended = True
+        self._notify()
 
-@dataclass
-class JobsTail:
-    """Changes of jobs: `uuid` and the changed fields, or `gone` where the job no longer exists."""
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    jobs: Jobs
-    ring: Ring = field(default_factory=Ring)
-    clients: int = 0
-    _seen: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._seen = self._nodes()
-
-    def _nodes(self) -> dict[str, Mapping[str, Any]]:
-        return {job.uuid: job.node for job in self.jobs.every()}
-
-    def look(self) -> list[str]:
-        current, messages = self._nodes(), list[dict[str, Any]]()
-        for uuid, node in current.items():
-            old = self._seen.get(uuid)
-            if node is not old:
-                changes = {name: value for name, value in node.items() if old is None or old.get(name) != value}
-                messages += [{**changes, "uuid": uuid}] if changes else []
-        messages += [{"uuid": uuid, "gone": True} for uuid in self._seen.keys() - current.keys()]
-        self._seen = current
-        return [orjson.dumps(node).decode() for node in messages]
-
-
-LiveSource = LogTail | JobsTail
+    async def since(self, number: int) -> list[str]:
+        """At most BURST messages from `number` on; none where none has come for PING_S. Raises `Overtaken` where it is
+        gone, `BegunAnew` after `end`."""
+        if self.next <= number and not self.ended:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PING_S):
+                    await self._changed.wait()
+        if self.ended:
+            raise BegunAnew
+        if number < self.first:
+            raise Overtaken
+        return self._messages[number - self.first : number - self.first + BURST]
 
 
 class LiveStreams:
-    """All watched sources, and the task that polls them while there are clients."""
+    """All watched logs, and the task that polls them while there are clients."""
 
     def __init__(self) -> None:
-        self._sources = dict[Any, LiveSource]()
+        self._tails = dict[Path, LogTail]()
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def _watched(self, key: Any, make: Callable[[], LiveSource]) -> AsyncIterator[LiveSource]:
-        if key not in self._sources:
-            new_source = await asyncio.to_thread(make)
-            self._sources.setdefault(key, new_source)  # another client may have been faster
-        source = self._sources[key]
-        source.clients += 1
+    async def _watched(self, path: Path) -> AsyncIterator[LogTail]:
+        if path not in self._tails:
+            new_tail = await asyncio.to_thread(LogTail, path)
+            self._tails.setdefault(path, new_tail)  # another client may have been faster
+        tail = self._tails[path]
+        tail.clients += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._poll_sources(), name="live")
+            self._task = asyncio.create_task(self._poll_logs(), name="live")
         try:
-            yield source
+            yield tail
         finally:
-            source.clients -= 1
-            if not source.clients and self._sources.get(key) is source:
-                del self._sources[key]
+            tail.clients -= 1
+            if not tail.clients and self._tails.get(path) is tail:
+                del self._tails[path]
 
-    async def _poll_sources(self) -> None:
-        turn = 0
-        while self._sources:
-            for key, source in list(self._sources.items()):
-                if isinstance(source, JobsTail) and turn % int(JOBS_S / POLL_S):
-                    continue
+    async def _poll_logs(self) -> None:
+        while self._tails:
+            for path, tail in list(self._tails.items()):
                 try:
-                    if texts := await asyncio.to_thread(source.look):
-                        source.ring.add(texts)
+                    if texts := await asyncio.to_thread(tail.position.messages, RING_BYTES):
+                        tail.add(texts)
                 except (BegunAnew, OSError):
-                    source.ring.end()
-                    self._sources.pop(key, None)
-            turn += 1
+                    tail.end()
+                    self._tails.pop(path, None)
             await asyncio.sleep(POLL_S)
 
     async def send_log(self, path: Path, after: int, send: Send) -> None:
         """Send every line whose `seq` is larger than `after`, in order, and go on as the log grows. Raises `Overtaken`
         where the client is too slow, `BegunAnew` where the log was replaced."""
-
-        def at_the_end() -> LogTail:
-            position = LogPosition(path)
-            position.skip(2**63)
-            return LogTail(position, Ring(position.seq))
-
-        async with self._watched(path, at_the_end) as source:
+        async with self._watched(path) as tail:
             number = after + 1
-            if number < source.ring.first:  # it needs lines that the ring no longer has
+            if number < tail.first:  # it needs lines that are kept no longer
                 position = LogPosition(path)
                 await asyncio.to_thread(position.skip, number)
-                while position.seq < source.ring.first:
+                while position.seq < tail.first:
                     texts = await asyncio.to_thread(position.messages, PART_BYTES)
                     if not texts:
                         raise BegunAnew
                     await _send_all(texts, send)
                 number = position.seq
-            await _follow_ring(source.ring, number, send)
-
-    async def send_changes(self, jobs: Jobs, send: Send) -> None:
-        """Send the changes of jobs from now on. Raises `Overtaken` where the client is too slow."""
-        async with self._watched("jobs", lambda: JobsTail(jobs)) as source:
-            await _follow_ring(source.ring, source.ring.next, send)
-
-
-async def _follow_ring(ring: Ring, number: int, send: Send) -> None:
-    """Send all messages of a ring from `number` on, and wait for later ones."""
-    while True:
-        while ring.next <= number:
-            if not await ring.changed(PING_S):
-                await _send_all(['{"kind":"Ping"}'], send)
-            elif ring.ended:
-                break
-        texts = ring.since(number)
-        await _send_all(texts, send)
-        number += len(texts)
+            while True:
+                texts = await tail.since(number)
+                await _send_all(texts or ['{"kind":"Ping"}'], send)
+                number += len(texts)
 
 
 async def _send_all(texts: list[str], send: Send) -> None:

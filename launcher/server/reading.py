@@ -6,9 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 from fastapi import Depends, Query
 
 from launcher.core.events import Event
@@ -16,12 +15,10 @@ from launcher.core.problems import Problem, Problems, short_repr
 from launcher.runs.folder import Folder
 from launcher.server.columns import Columns
 from launcher.server.jobs import Mark
-from launcher.server.services import Services, UsesServices, read_now
+from launcher.server.services import Services, UsesServices
 from launcher.server.values import Uuid
 from launcher.views.read import LogOrRun
 
-PageNumber = Annotated[int, Query(ge=1, le=10**6)]
-PageSize = Annotated[int, Query(ge=1, le=500)]
 StepNumber = Annotated[int, Query(ge=0, lt=2**53)]
 
 
@@ -40,7 +37,9 @@ class ReadRun:
     @cached_property
     def columns(self) -> Columns:
         """Its steps as arrays, and the index of its other events. Raises `OSError`."""
-        return read_now(self.services.read, Columns(self.folder.events))
+        path = self.folder.events
+        columns: Columns = self.services.columns.update(path, lambda old: (old or Columns(path)).read_on())
+        return columns
 
     def source(self, *kinds: type[Event], steps: Collection[int] = ()) -> LogOrRun:
         """The run as views read it, with events of these kinds only; also only those of these `steps`, where each of
@@ -50,15 +49,6 @@ class ReadRun:
         only_steps = steps if steps and covered_steps.issuperset(steps) else None
         return LogOrRun(self.folder, "rlrun", lambda: log_columns.events(*kinds, steps=only_steps))
 
-    def row_of(self, step: int) -> list[int]:
-        """Indices of the rows of a step, several where the log repeats it. Raises `Problems` for an unknown step."""
-        rows: list[int] = np.nonzero(self.columns.steps == step)[0].tolist()
-        if not rows:
-            steps = self.columns.steps
-            fix = f"the steps are {steps.min()} to {steps.max()}" if steps.size else "the run has no step yet"
-            raise Problems(Problem(f"step {step}", "no such step", fix, "not-found"))
-        return rows
-
     def inside(self, path: Path) -> Path:
         """`path`, if it is an existing file of the run. Raises `Problems` otherwise, also for a link that leads out of
         the folder, as a copied one may hold."""
@@ -67,13 +57,6 @@ class ReadRun:
             got = f"the run has no {short_repr(str(path.relative_to(self.folder.path)))}"
             raise Problems(Problem("name", got, "use a file of the run", "not-found"))
         return path
-
-    def metrics_of(self, step: int) -> dict[str, float]:
-        """All metrics of a step; where the log repeats it, later values win. Raises `Problems` for an unknown step."""
-        metrics: dict[str, float] = {}
-        for event in self.columns.step_events(self.row_of(step)):
-            metrics |= event.metrics
-        return metrics
 
 
 def read_run(uuid: Uuid, services: UsesServices) -> ReadRun:
@@ -93,8 +76,3 @@ def read_own_run(run: UsesRun) -> ReadRun:
 
 
 UsesOwnRun = Annotated[ReadRun, Depends(read_own_run)]
-
-
-def page_of(items: list[Any], total: int, page: int, size: int) -> dict[str, Any]:
-    """One page of a list; `total` counts the whole list."""
-    return {"items": items, "total": total, "page": page, "size": size}

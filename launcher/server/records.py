@@ -44,8 +44,6 @@ class JobRecord:
     created_at: float = 0.0
     words: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the job API (conf/job_words.yaml), as they were sent."""
-    planned: Mapping[str, Any] = field(default_factory=dict)
-    """The same fields according to its plan, shown until the run has settings."""
     arguments: tuple[str, ...] = ()
     """The arguments of `rlrun train` with which the server starts it."""
     log: str = ""

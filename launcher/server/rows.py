@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any
 
 from yaml import YAMLError
@@ -17,7 +16,6 @@ from launcher.core.bounded_parse import parse_yaml
 from launcher.core.events import writable
 from launcher.core.files import read_file
 from launcher.core.metrics import HeldOut, label
-from launcher.core.numbers import compact
 from launcher.core.redaction import printable, redact
 from launcher.core.state import LEVELS, RunState
 from launcher.monitor.console import waiting
@@ -27,7 +25,6 @@ from launcher.server.records import JobRecord
 from launcher.server.words import shown_words
 from launcher.views.runs import status_word
 
-MARK = "✗ "  # starts a printed line that tells a problem
 TEXT_LAYOUT = "\n\t\u200c\u200d"  # kept in texts of people: an escape would be sent back with the next change
 STOPS = {"stop": ("stopping", "stopped"), "pause": ("pausing", "paused")}  # status before and after the run ends
 
@@ -51,7 +48,7 @@ def standing_of(record: JobRecord, run: Run | None, folder: Folder, *, begins: b
     if begins:
         return Standing(pending, "its process begins", requested_at)
     if not final:  # its process is gone and left only its output
-        return Standing(status_word(run.state) if run else "failed", _last_problem(folder), requested_at)
+        return Standing(status_word(run.state) if run else "failed", _last_line(folder), requested_at)
     return _standing_from_events(record, run.state, folder) if run else Standing(final, "before it began", requested_at)
 
 
@@ -72,13 +69,11 @@ def _standing_from_events(record: JobRecord, state: RunState, folder: Folder) ->
     return Standing(status, state.why or (state.verdict.line if state.verdict else ""), ended_at)
 
 
-def _last_problem(folder: Folder) -> str:
-    """The last problems that the process printed, else its last line."""
+def _last_line(folder: Folder) -> str:
+    """The last line that its process printed."""
     with suppress(OSError):
-        lines = read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines()
-        blocks = [list(block) for is_problem, block in groupby(lines, lambda line: line.startswith(MARK)) if is_problem]
-        problems = [line.removeprefix(MARK) for line in blocks[-1]] if blocks else lines[-1:]
-        return "; ".join(problems) or "its process ended before it began"
+        if lines := read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines():
+            return lines[-1]
     return "its process ended before it began"
 
 
@@ -94,7 +89,7 @@ def job_node(
 ) -> dict[str, Any]:
     """A job's row, as JSON has it. Control characters of texts are escaped."""
     state = run.state if run else RunState()
-    words = {**(words or record.planned), **record.words}
+    words = {**words, **record.words}
     node = {
         "uuid": record.uuid, "name": record.name or record.place.rpartition("/")[2], "description": record.description,
         "tags": list(record.tags), "notes": record.notes, "who": record.who, "origin": record.origin,
@@ -104,12 +99,16 @@ def job_node(
         "step": state.step, "steps": state.steps,
         "progress": min(state.step / state.steps, 1.0) if state.steps else None,
         "eta_s": state.eta_s, "seconds_per_step": state.seconds_per_step, "phase": state.phase, "attempt": attempt,
-        "score": _score(state), "held_out": _held_out(state),
-        "verdict": {**asdict(state.verdict), "line": state.verdict.line} if state.verdict else None,
-        "alerts": _alerts(state),
+        "score": None, "held_out": None, "verdict": None,
+        "alerts": {level: state.alerts_by_level.get(level, 0) for level in LEVELS},
     }  # fmt: skip
-    node |= {name: value for name, value in words.items() if name not in node}
-    row: dict[str, Any] = writable(_make_printable(node))
+    if state.score is not None:
+        node["score"] = {"name": state.score_name, "label": label(state.score_name), "value": state.score}
+    if state.last:
+        node["held_out"] = {name: _held_out(getattr(state, name)) for name in ("first", "best", "last")}
+    if state.verdict:
+        node["verdict"] = {**asdict(state.verdict), "line": state.verdict.line}
+    row: dict[str, Any] = writable(_make_printable({**words, **node}))
     return row
 
 
@@ -121,29 +120,8 @@ def _make_printable(node: Any) -> Any:
     return [_make_printable(value) for value in node] if isinstance(node, list | tuple) else node
 
 
-def _score(state: RunState) -> dict[str, Any] | None:
-    if state.score is None:
-        return None
-    name = state.score_name
-    return {"name": name, "label": label(name), "value": state.score, "text": compact(state.score)}
-
-
-def _held_out(state: RunState) -> dict[str, Any] | None:
-    return (
-        {"first": _result(state.first), "best": _result(state.best), "last": _result(state.last)}
-        if state.last
-        else None
-    )
-
-
-def _result(score: HeldOut | None) -> dict[str, Any] | None:
-    return {**asdict(score), "label": label(score.name), "text": score.shown} if score else None
-
-
-def _alerts(state: RunState) -> dict[str, int]:
-    """Alerts by level. Summaries of older versions have only the number, counted here under the most serious level."""
-    counts = dict(state.alerts_by_level) or {state.alert_level: state.alerts}
-    return {level: counts.get(level, 0) for level in LEVELS}
+def _held_out(score: HeldOut | None) -> dict[str, Any] | None:
+    return {**asdict(score), "label": label(score.name)} if score else None
 
 
 # ---- fields of the job API, read from a run
@@ -157,8 +135,11 @@ def words_of_run(folder: Folder) -> dict[str, Any]:
         return {}
     if not isinstance(node, dict):
         return {}
+    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
     typed = [word.removeprefix("model=") for word in typed_of_run(folder) if word.startswith("model=")]
-    return words_of_node(node, typed[-1] if typed else "")
+    words = shown_words(node)
+    model_name = words["model_path"] or (typed[-1] if typed else model[-2] if len(model) > 1 else "")
+    return {**words, "algorithm": algorithm[-1].lower(), "model": model_name}
 
 
 def typed_of_run(folder: Folder) -> list[str]:
@@ -168,14 +149,6 @@ def typed_of_run(folder: Folder) -> list[str]:
     except (OSError, ValueError):
         return []
     return list(map(redact, command[2:])) if command[:2] == ["rlrun", "train"] else []
-
-
-def words_of_node(node: dict[str, Any], model_choice: str = "") -> dict[str, Any]:
-    """As `words_of_run`, of settings that were read; `model_choice` is the name in conf/model, where known."""
-    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
-    words = shown_words(node)
-    model_name = words["model_path"] or model_choice or (model[-2] if len(model) > 1 else "")
-    return {**words, "algorithm": algorithm[-1].lower(), "model": model_name}
 
 
 def _class_path(node: dict[str, Any], group: str) -> list[str]:

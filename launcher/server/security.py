@@ -21,7 +21,7 @@ from launcher.server.problems import document
 
 READS = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api", "/metrics")
-"""Paths that need a token; the page, the description of the API and the health check do not."""
+"""Paths that need a token; the page and the description of the API do not."""
 SUBPROTOCOL = "bearer."
 """Prefix of the WebSocket subprotocol that carries the token, as a browser cannot set headers there."""
 HEADERS = {
@@ -183,7 +183,7 @@ class Guard:
     def _check_body(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
         length = _values(headers, b"content-length")
         if length and length[0].isdigit() and int(length[0][:18]) > self._limits.body_bytes:
-            return _too_large(self._limits.body_bytes)
+            return Refusal(413, "body", f"has more than {self._limits.body_bytes:,} bytes", "send it in parts")
         has_body = (length or ["0"])[0] != "0" or bool(_values(headers, b"transfer-encoding"))
         kinds = [kind.partition(";")[0].strip().lower() for kind in _values(headers, b"content-type")]
         if has_body and kinds != ["application/json"]:  # forms of other sites send other types without a preflight
@@ -231,10 +231,6 @@ def _scope_of(connection: Connection) -> Scope:
     return "read" if connection["type"] == "websocket" or connection["method"] in READS else "launch"
 
 
-def _too_large(limit: int) -> Refusal:
-    return Refusal(413, "body", f"has more than {limit:,} bytes", "send it in parts")
-
-
 # ---- bodies and headers
 
 
@@ -268,8 +264,7 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 def _with_headers(connection: Connection, send: Send) -> Send:
     headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-    if connection["path"].startswith("/api"):
-        headers.append((b"cache-control", b"no-store"))
+    headers.append((b"cache-control", b"no-store" if connection["path"].startswith("/api") else b"no-cache"))
 
     async def send_with_headers(message: Message) -> None:
         if message["type"].endswith("http.response.start"):  # also of a refused WebSocket

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import Depends, Request
 
 from launcher.server.access import AccessTokens
-from launcher.server.columns import Columns
 from launcher.server.database import Database
 from launcher.server.ingest import Ingest
 from launcher.server.jobs import Jobs
 from launcher.server.launching import Launching
 from launcher.server.live import LiveStreams
 from launcher.server.shared_cache import SharedCache
-from launcher.server.tokens import TokenPlaces
 
 MOST_BYTES, MOST_RESULTS = 160 * 2**20, 64
-
-Content = TypeVar("Content", Columns, TokenPlaces)
-"""What was read of a file that is only appended to."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +47,11 @@ class Services:
     launching: Launching
     tokens: AccessTokens
     ingest: Ingest
-    read: SharedCache = field(default_factory=lambda: SharedCache(MOST_BYTES, lambda content: content.nbytes))
-    """What was read of files of recently requested runs, by path."""
+    columns: SharedCache = field(default_factory=lambda: SharedCache(MOST_BYTES, lambda columns: columns.nbytes))
+    """`Columns` of recently requested runs, by the path of their event log."""
     memo: SharedCache = field(default_factory=lambda: SharedCache(MOST_RESULTS, lambda _: 1))
-    """Results that are slow to compute, by their inputs."""
+    """Findings, which are slow to compute, by the run and its mark."""
     live: LiveStreams = field(default_factory=LiveStreams)
-
-
-def read_now(read: SharedCache, empty: Content) -> Content:
-    """What the file of `empty.path` holds now; only what was appended since the last call is read. Raises `OSError`."""
-
-    def read_on(content: Content | None) -> Content:
-        try:
-            return (content or empty).read_on()
-        except FileNotFoundError:
-            return empty
-
-    content: Content = read.update(empty.path, read_on)
-    return content
 
 
 def services_of(request: Request) -> Services:

@@ -3,9 +3,9 @@ line; these types describe them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
-from fastapi import Path
+from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from launcher.server.records import VALID
@@ -35,7 +35,6 @@ class HeldOutNode(BaseModel):
     value: Number
     low: Number | None
     high: Number | None
-    text: str
 
 
 class HeldOutNodes(BaseModel):
@@ -48,7 +47,6 @@ class ScoreNode(BaseModel):
     name: str
     label: str
     value: Number
-    text: str
 
 
 class VerdictNode(BaseModel):
@@ -103,6 +101,10 @@ class JobNode(BaseModel):
 Item = TypeVar("Item")
 
 
+PageNumber = Annotated[int, Query(ge=1, le=10**6)]
+PageSize = Annotated[int, Query(ge=1, le=1_000)]
+
+
 class ListPage(BaseModel, Generic[Item]):
     """A part of a list that is counted whole."""
 
@@ -110,9 +112,6 @@ class ListPage(BaseModel, Generic[Item]):
     total: int
     page: int
     size: int
-
-
-class JobPage(ListPage[JobNode]): ...
 
 
 # ---- what requests hold
@@ -124,18 +123,8 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-MOST_WORDS, DEEPEST = 400, 8
-
-
-def _check_depth(value: Any, levels_left: int = DEEPEST) -> Any:
-    if levels_left == 0:
-        raise ValueError(f"is nested more than {DEEPEST} deep")
-    if isinstance(value, str):
-        return _reject_nul(value)
-    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_depth(child, levels_left - 1)
-    return value
-
-
-Words = Annotated[list[Annotated[Text, StringConstraints(min_length=1)]], Field(max_length=MOST_WORDS)]
-Settings = Annotated[dict[str, Any], Field(max_length=MOST_WORDS), AfterValidator(_check_depth)]
+MOST_ARGUMENTS = 400
+Arguments = Annotated[
+    list[Annotated[Text, StringConstraints(min_length=1, pattern="^[^-]")]], Field(max_length=MOST_ARGUMENTS)
+]
+"""Arguments as after `rlrun train`; none is an option."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any, Literal
 
 import yaml
@@ -15,10 +15,6 @@ from launcher.core import machine
 from launcher.core.bounded_parse import LOADER
 from launcher.core.files import conf_dir
 from launcher.core.overrides import argument, literal
-from launcher.core.problems import Problem, Problems, short_repr
-
-TYPES: Mapping[str, tuple[type, ...]] = {"text": (str,), "integer": (int,), "number": (int, float)}
-SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]*")
 
 
 @dataclass(frozen=True)
@@ -48,28 +44,9 @@ def words() -> Mapping[str, Word]:
 
 
 def arguments_of(fields: Mapping[str, Any]) -> list[str]:
-    """The arguments for these fields; empty and null ones give none. Raises `Problems` with every invalid value at
-    once."""
-    arguments, problems = list[str](), list[Problem]()
-    for name, value in fields.items():
-        word = words()[name]
-        if value in (None, ""):
-            continue
-        if problem := _problem(name, word, value):
-            problems.append(problem)
-        else:
-            arguments += _arguments(word, value, fields)
-    if problems:
-        raise Problems(problems)
-    return list(dict.fromkeys(arguments))
-
-
-def _problem(name: str, word: Word, value: Any) -> Problem | None:
-    if isinstance(value, bool) or not isinstance(value, TYPES[word.type]):
-        return Problem(name, f"got {short_repr(value)}", f"use a {word.type}, such as {word.example}")
-    if word.least is not None and isinstance(value, int | float) and not word.least <= value:
-        return Problem(name, f"got {short_repr(value)}", f"use at least {word.least:g}")
-    return None
+    """The arguments for these fields, whose values are valid; empty ones give none."""
+    given = ((words()[name], value) for name, value in fields.items() if value != "")
+    return list(dict.fromkeys(chain.from_iterable(_arguments(word, value, fields) for word, value in given)))
 
 
 def _arguments(word: Word, value: Any, fields: Mapping[str, Any]) -> list[str]:
@@ -104,14 +81,6 @@ def _quote_value(value: Any) -> str:
 
 def _fill_template(use: str, value: str) -> list[str]:
     return [part.replace("{}", value) for part in use.split()]
-
-
-def settings_as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """`{"optim.lr": 1e-5}` as arguments: `optim.lr=1e-5`. Raises `Problems` for invalid names of settings."""
-    invalid = [name for name in settings if not SETTING.fullmatch(name)]
-    if invalid:
-        raise Problems(Problem(short_repr(name), "is no name of a setting", "use such as optim.lr") for name in invalid)
-    return [f"{name}={_quote_value(value)}" for name, value in settings.items()]
 
 
 def shown_words(node: Mapping[str, Any]) -> dict[str, Any]:

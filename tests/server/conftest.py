@@ -27,6 +27,7 @@ from launcher.server.services import ServerSettings
 from tests.cli.test_golden import HOSTILE, make_folders
 from tests.conftest import wait_until
 
+PLAN = "/api/jobs?dry_run=1"
 SPEC = """
 algorithm: {_target_: launcher.algorithms.grpo.GRPO, kl_loss_coef: 0.001}
 model: {_target_: launcher.models.pretrained.Pretrained, path: Qwen/Qwen3-0.6B}
@@ -162,6 +163,15 @@ def serve(root: Path, database: str) -> Iterator[Callable[..., TestClient]]:
 @pytest.fixture
 def client(serve: Callable[..., TestClient]) -> TestClient:
     return serve()
+
+
+@pytest.fixture
+def one(root: Path, client: TestClient) -> dict[str, Any]:
+    """The only job of a server: a run of three steps that has finished."""
+    write_run(root / "math" / "one")
+    client.app.state.services.jobs.scan()  # type: ignore[attr-defined]
+    [job] = client.get("/api/jobs").json()["items"]
+    return dict(job)
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,8 +27,7 @@ from launcher.core.events import (
 from launcher.core.problems import Problems
 from launcher.core.redaction import printable
 from launcher.server.columns import Columns
-from launcher.server.curves import axis, curve, metric_nodes, thinned, wanted_names
-from launcher.server.services import read_now
+from launcher.server.curves import axis, curve, metric_nodes, thinned, trained_rows, wanted_names
 from launcher.server.shared_cache import SharedCache
 
 VALUES = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0, 3, True, 10**25]))
@@ -82,43 +78,14 @@ def test_columns_hold_what_stands_in_the_log(tmp_path_factory, lines, stops, cut
         found = found.read_on()
         stand = list(events_of(path))
         steps = [event for event in stand if isinstance(event, Step)]
-        got = list(found.step_events(range(found.steps.size)))
-        assert [(each.step, each.at) for each in got] == [(each.step, each.at) for each in steps]
-        for mine, each in zip(got, steps, strict=True):
+        assert [*zip(found.steps, found.at, strict=True)] == [(each.step, each.at) for each in steps]
+        for row, each in enumerate(steps):
             logged = {printable(name): repr(float(value)) for name, value in each.metrics.items()}
-            assert {name: repr(value) for name, value in mine.metrics.items()} == logged
+            assert {name: repr(value) for name, value in found.metrics_at(row).items()} == logged
         others = (Sample, Phase, Alert, Usage, Restarted, Resumed)
         rest = [event for event in stand if isinstance(event, others) and not is_damage(event)]
         assert list(found.events(*others)) == rest
         assert found.lines == stop
-
-
-def test_numbers_are_those_of_the_log_one_by_one(tmp_path):
-    path, chance = tmp_path / "events.jsonl", random.Random(0)
-    steps = [
-        Step(at=float(n), step=n, metrics={"a": chance.gauss(0, 10**n), "b/c": chance.random()}) for n in range(99)
-    ]
-    path.write_text("".join(to_line(step, seq=n, attempt=1) + "\n" for n, step in enumerate(steps)))
-    of = Columns(path).read_on()
-    rows = metric_nodes(of, ["a", "b/c"], of.rows_between(10, 20))
-    assert [row["step"] for row in rows] == list(range(10, 21))
-    logged = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(row["a"], row["b/c"]) for row in rows] == [tuple(each["metrics"].values()) for each in logged[10:21]]
-
-
-@pytest.mark.parametrize("back", [True, False])
-def test_values_stand_at_their_steps_after_a_resume_and_in_another_file(tmp_path, back):
-    path = tmp_path / "events.jsonl"
-    first = [Step(at=1.0, step=n, metrics={"a": 1.0}) for n in (1, 2, 3)]
-    again = [Step(at=2.0, step=n, metrics={"a": 2.0, "b": n}) for n in (2, 3)]
-    path.write_text("".join(to_line(each, seq=seq) + "\n" for seq, each in enumerate(first)))
-    before = Columns(path).read_on()
-    events = [*first, Resumed(step=1, attempt=2), *again] if back else again
-    (new := tmp_path / "new").write_text("".join(to_line(each, seq=seq) + "\n" for seq, each in enumerate(events)))
-    new.replace(path)
-    for of in (before.read_on(), Columns(path).read_on()):
-        got = {each.step: each.metrics for each in of.step_events(range(of.steps.size))}
-        assert got == ({1: {"a": 1.0}} if back else {}) | {2: {"a": 2.0, "b": 2.0}, 3: {"a": 2.0, "b": 3.0}}
 
 
 @given(st.lists(st.floats(width=64), max_size=200), st.integers(1, 50))
@@ -126,12 +93,13 @@ def test_no_extreme_is_lost(values, buckets):
     array = np.array(values, np.float64)
     found = thinned(np.arange(len(values), dtype=np.float64), array, buckets)
     finite = array[np.isfinite(array)]
-    assert len(found.x) <= max(buckets, 0) and found.count == len(values)
-    assert found.not_finite == len(values) - finite.size
+    assert len(found["x"]) <= max(buckets, 0) and found["count"] == len(values)
+    assert found["not_finite"] == len(values) - finite.size
+    low, high, mean = (np.array(found[name], np.float64) for name in ("min", "max", "mean"))
     if finite.size and len(values) > buckets:
-        assert np.nanmin(found.low) == finite.min() and np.nanmax(found.high) == finite.max()
+        assert np.nanmin(low) == finite.min() and np.nanmax(high) == finite.max()
     if len(values) <= buckets:
-        assert all(map(same, found.mean, values)) and found.low is found.high
+        assert all(map(same, mean, values)) and found["min"] == found["max"]
 
 
 def test_axes_and_names(tmp_path):
@@ -142,7 +110,7 @@ def test_axes_and_names(tmp_path):
     of = Columns(path).read_on()
     assert axis(of, "step").tolist() == [1, 2, 3] and axis(of, "tokens").tolist() == [10, 10, 15]
     by_time = curve(of.series["reward"], axis(of, "time"), None, None, 9)
-    assert by_time.x.tolist() == [99, 100] and math.isnan(by_time.mean[0])  # in the order of the axis
+    assert by_time["x"] == [99, 100] and by_time["mean"][0] == "NaN"  # in the order of the axis
     assert wanted_names(of, ["critic/score/mean"]) == ["reward"] and len(wanted_names(of, [])) == 2
     with pytest.raises(Problems, match="nonsense"):
         wanted_names(of, ["nonsense"])
@@ -150,29 +118,25 @@ def test_axes_and_names(tmp_path):
     assert row == [{"reward": 1.0, "reward_mean": 1.0, "step": 1}, {"reward": "NaN", "reward_mean": "NaN", "step": 2}]
 
 
-def new_cache(most_bytes=2**20):
-    return SharedCache(most_bytes, lambda content: content.nbytes)
-
-
 def test_a_log_that_is_begun_anew_is_read_anew(tmp_path):
-    path, read = tmp_path / "events.jsonl", new_cache()
+    path = tmp_path / "events.jsonl"
     path.write_text("".join(to_line(Step(step=n, metrics={"a": n})) + "\n" for n in range(9)))
-    assert read_now(read, Columns(path)).steps.size == 9
+    found = Columns(path).read_on()
+    assert found.steps.size == 9
+    (new := tmp_path / "new").write_text(path.read_text().replace('"a"', '"b"') * 2)
+    new.replace(path)
+    assert found.read_on().series["b"].rows.tolist() == [*range(18)] and list(found.read_on().series) == ["b"]
     path.unlink()
-    assert read_now(read, Columns(path)).steps.size == 0
-    path.write_text(to_line(Step(step=1, metrics={"b": 1.0})) + "\n")
-    assert list(read_now(read, Columns(path)).series) == ["b"]
+    assert found.read_on().steps.size == 0
 
 
-def test_what_is_kept_is_bounded(tmp_path):
-    """The logs that nobody asked for lately are forgotten, and read again."""
-    read, paths = new_cache(40_000), list[Path]()
+def test_what_is_kept_is_bounded():
+    """What nobody asked for lately is forgotten, and computed again; the newest stays even if it is too large."""
+    cache = SharedCache(10, len)
     for number in range(8):
-        paths.append(tmp_path / f"{number}.jsonl")
-        paths[-1].write_text("".join(to_line(Step(step=n, metrics={"a": float(n)})) + "\n" for n in range(400)))
-        assert read_now(read, Columns(paths[-1])).steps.size == 400
-        assert read.size <= 40_000
-    assert read_now(read, Columns(paths[0])).series["a"].values.tolist() == [float(n) for n in range(400)]
+        assert cache.get(number, lambda: "four") == "four" and cache.size <= 10
+    assert cache.get(7, lambda: "anew") == "four" and cache.get(0, lambda: "anew") == "anew"
+    assert cache.get("large", lambda: 20 * "x") and cache.size == 20
 
 
 def test_two_threads_that_ask_for_the_same_compute_it_once():
@@ -193,3 +157,11 @@ def test_what_fails_leaves_nothing_in_the_cache():
         with pytest.raises(ZeroDivisionError):
             cache.get(key, lambda: 1 / 0)
     assert cache.size == 0 and not cache._key_locks
+
+
+def test_a_row_of_a_validation_alone_is_no_row_of_training(tmp_path):
+    path = tmp_path / "events.jsonl"
+    score = {"val-core/maths/reward/mean@1": 0.5}
+    for metrics, rows in (([score, {"loss": 1.0}, {"loss": 0.5, **score}], [1, 2]), ([score, score], [0, 1])):
+        path.write_text("".join(to_line(Step(step=n, metrics=each)) + "\n" for n, each in enumerate(metrics)))
+        assert trained_rows(Columns(path).read_on()).tolist() == rows

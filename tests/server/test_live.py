@@ -92,7 +92,7 @@ def test_a_client_that_the_ring_overtakes_can_come_back(tmp_path, monkeypatch):
         if seq == 0:
             with path.open("a") as log:
                 log.write("".join(map(line, range(1, 100))))
-            while hub._sources[path].ring.next < 100:
+            while hub._tails[path].next < 100:
                 await asyncio.sleep(0.01)
         got.append(seq)
         if seq == 99:
@@ -150,17 +150,3 @@ def test_a_socket_has_the_lines_after_a_number_and_then_what_comes(root, client)
         with pytest.raises(WebSocketDenialResponse) as refused:
             client.websocket_connect(HERE + path).__enter__()
         assert refused.value.status_code == status and refused.value.json()["problems"]
-
-
-def test_changes_of_all_jobs_are_sent(root, client):
-    write_run(root / "math" / "one", 2, how="failed")
-    client.app.state.services.jobs.scan()
-    [job] = client.get("/api/jobs").json()["items"]
-    with client.websocket_connect(f"{HERE}/api/stream") as socket:
-        client.portal.call(asyncio.sleep, 0)
-        while "jobs" not in client.app.state.services.live._sources:
-            client.portal.call(asyncio.sleep, 0.01)
-        write_run(root / "math" / "one", 3, how="failed")
-        client.app.state.services.jobs.scan()
-        found = json.loads(socket.receive_text())
-        assert found["uuid"] == job["uuid"] and found["step"] == 3 and "algorithm" not in found

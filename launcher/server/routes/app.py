@@ -22,12 +22,11 @@ from launcher.server.routes import (
     access,
     answers,
     curves,
-    health,
+    docs,
     ingest,
     jobs,
     launch,
     live,
-    models,
     page,
     prometheus,
     records,
@@ -36,7 +35,7 @@ from launcher.server.routes import (
 from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, access, health, page)
+ROUTES = (jobs, launch, schema, curves, answers, records, live, prometheus, ingest, access, docs, page)
 """Modules with a `router`, in matching order."""
 ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
 
@@ -94,4 +93,5 @@ def create_app(settings: ServerSettings) -> FastAPI:
     add_handlers(app)
     for module in ROUTES:
         app.include_router(module.router)
+    app.mount("/page", page.FILES)
     return app

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+import numpy as np
 import orjson
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
-from launcher.core.events import TrainingGroup
 from launcher.server.answers import Json
-from launcher.server.curves import Axis, axis, curve, metric_nodes, name_nodes, phases_of, wanted_names
+from launcher.server.curves import Axis, axis, curve, metric_nodes, name_nodes, trained_rows, wanted_names
 from launcher.server.problems import declared
 from launcher.server.reading import UsesRun
-from launcher.server.routes.answers import GroupSummary, group_summary
 from launcher.server.values import Number
 
 router = APIRouter(prefix="/api/jobs/{uuid}", tags=["metrics"], responses=declared(404, 422))
@@ -63,21 +62,21 @@ class Curves(BaseModel):
     curves: dict[str, CurvePoints]
 
 
-class StepFacts(BaseModel):
-    step: int
-    at: float
-    metrics: dict[str, Number]
-    groups: list[GroupSummary]
-    nearest: int | None
-    """The nearest step whose groups were kept; null where no step has any."""
-    phases: dict[str, Number]
-
-
 @router.get("/metrics", response_model=list[MetricRow])
-def get_metrics(run: UsesRun, names: Names = [], first: From = None, last: To = None) -> Response:  # noqa: B006
-    """A row for each step, as `rlrun metrics --json` has it, and the documents' words beside."""
+def get_metrics(
+    run: UsesRun,
+    names: Names = [],  # noqa: B006
+    first: From = None,
+    last: To = None,
+    latest: Annotated[int | None, Query(ge=1, lt=2**53, description="At most so many rows, the last ones.")] = None,
+) -> Response:
+    """A row for each step, as `rlrun metrics --json` has it, and the documents' words beside. Without names, rows that
+    hold only a validation, as that before training, are left out."""
     columns = run.columns
     selected, rows = wanted_names(columns, names), columns.rows_between(first, last)
+    if not names:
+        rows = np.intersect1d(rows, trained_rows(columns))
+    rows = rows[-latest:] if latest else rows
 
     def blocks() -> Iterator[bytes]:
         separator = b"["
@@ -108,17 +107,5 @@ def get_curves(
     """Metrics in at most so many points, of which none hides an extreme: without names all, so choose."""
     table = run.columns
     at = axis(table, x)
-    curves = {name: curve(table.series[name], at, first, last, buckets).node for name in wanted_names(table, names)}
+    curves = {name: curve(table.series[name], at, first, last, buckets) for name in wanted_names(table, names)}
     return Response(orjson.dumps({"x": x, "seq": table.lines - 1, "curves": curves}), media_type="application/json")
-
-
-@router.get("/steps/{step}", response_model=StepFacts)
-def get_step(run: UsesRun, step: int) -> Json:
-    """All that is known of one step."""
-    metrics = run.metrics_of(step)
-    groups = [group_summary(event) for event in run.columns.events(TrainingGroup, steps=[step])]
-    group_steps = run.columns.places_of(TrainingGroup)[:, 3].tolist()
-    return Json({
-        "step": step, "at": float(run.columns.at[run.row_of(step)[-1]]), "metrics": metrics, "groups": groups,
-        "nearest": min(group_steps, key=lambda other: abs(other - step), default=None), "phases": phases_of(metrics),
-    })  # fmt: skip

@@ -19,7 +19,7 @@ class SessionRows(BaseModel):
     for the platform."""
 
     model_config = {"json_schema_extra": {"examples": [{"session": "18c0a1-5f", "first": 0, "rows": [
-        {"kind": "begin", "at": 1700000000.0, "host": "node-1", "pid": 4711, "program": "grpo.py"},
+        {"kind": "begin", "at": 1700000000.0},
         {"kind": "metrics", "at": 1700000001.0, "step": 1, "metrics": {"policy_loss": 0.5}, "epoch": 0},
         {"kind": "metrics", "at": 1700000001.0, "step": 1, "metrics": {}, "held_out": {"gsm8k": 0.35}},
         {"kind": "gpu", "at": 1700000001.0, "gpu_index": 0, "utilization": 92.5, "memory_used": 65.0,

@@ -13,16 +13,14 @@ from launcher.core.metrics import better
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import Status
 from launcher.server.answers import Json
-from launcher.server.jobs import ServedJob
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
-from launcher.server.values import JobNode, JobPage, RequestBody, Tags, Text, Uuid
+from launcher.server.values import JobNode, ListPage, PageNumber, PageSize, RequestBody, Tags, Text, Uuid
 from launcher.views.runs import Order
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(404, 422))
 
 STATUSES = ("created", *get_args(Status), "stopping", "pausing", "paused", "doubtful")
-MOST = 1_000  # jobs on a page
 Node = dict[str, Any]
 
 
@@ -41,36 +39,28 @@ ORDER: dict[Order, Callable[[Node], Any]] = {
 """Sort keys by the names of `rlrun runs --sort`."""
 
 
-@router.get("", responses={200: {"model": JobPage}})
+@router.get("", responses={200: {"model": ListPage[JobNode]}})
 def list_jobs(
     services: UsesServices,
-    search: Annotated[Text, Query(max_length=200, description="In the name, run, description or algorithm.")] = "",
+    search: Annotated[Text, Query(max_length=200, description="In name, run, algorithm, model, tags, ...")] = "",
     status: Annotated[Text, Query(max_length=20, description=", ".join(STATUSES))] = "",
-    tag: Annotated[Text, Query(max_length=100)] = "",
-    algorithm: Annotated[Text, Query(max_length=100)] = "",
     sort: Order = "started",
-    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    size: Annotated[int, Query(ge=1, le=MOST)] = 50,
+    page: PageNumber = 1,
+    size: PageSize = 50,
 ) -> Response:
     """Jobs, the one that began last first."""
     if status and status not in STATUSES:
         raise Problems(Problem("status", f"got {short_repr(status)}", suggest(status, STATUSES)))
-    filters = (search.lower(), status, tag, algorithm.lower())
-    jobs = [job for job in services.jobs.every() if _matches(job, *filters)]
+    jobs = [job for job in services.jobs.every() if _matches(job.node, search.lower(), status)]
     jobs.sort(key=lambda job: ORDER[sort](job.node))
     items = b",".join(job.body for job in jobs[(page - 1) * size : page * size])
     counts = f'"total":{len(jobs)},"page":{page},"size":{size}'
     return Response(b'{"items":[' + items + b"]," + counts.encode() + b"}", media_type="application/json")
 
 
-def _matches(job: ServedJob, search: str, status: str, tag: str, algorithm: str) -> bool:
-    node = job.node
-    if status not in ("", node["status"]) or algorithm not in ("", str(node["algorithm"]).lower()):
-        return False
-    if tag and tag not in node["tags"]:
-        return False
-    text = f"{node['name']} {node['run']} {node['description']} {node['algorithm']}"
-    return search in text.lower()
+def _matches(node: Node, search: str, status: str) -> bool:
+    texts = [str(node[name]) for name in ("name", "run", "description", "algorithm", "model")]
+    return status in ("", node["status"]) and (not search or search in "\n".join([*texts, *node["tags"]]).lower())
 
 
 @router.get("/{uuid}", responses={200: {"model": JobNode}})

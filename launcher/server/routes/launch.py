@@ -13,7 +13,7 @@ from launcher.server.answers import Json, RedactedJson
 from launcher.server.launching import NewJob
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
-from launcher.server.values import JobNode, RequestBody, Settings, Tags, Text, Uuid, Words
+from launcher.server.values import Arguments, JobNode, RequestBody, Tags, Text, Uuid
 from launcher.server.words import Word, words
 
 router = APIRouter(prefix="/api", tags=["launch"], responses=declared(404, 409, 422))
@@ -39,8 +39,7 @@ NewJobBody = create_model(
     notes=(Text | None, None),
     who=(Text | None, None),
     tags=(Tags | None, None),
-    arguments=(Words, Field([], description="As typed after rlrun train.", examples=[["reward=gsm8k"]])),
-    settings=(Settings, Field({}, description="Values by full name.", examples=[{"trainer.test_freq": 10}])),
+    arguments=(Arguments, Field([], description="As typed after rlrun train.", examples=[["reward=gsm8k"]])),
 )
 """A job by fields of conf/job_words.yaml, by arguments of rlrun, or by both."""
 
@@ -50,7 +49,7 @@ def _new_job(body: BaseModel) -> NewJob:
     about = {name: values[name] for name in ABOUT if name in values}
     about |= {"tags": tuple(dict.fromkeys(about["tags"]))} if "tags" in about else {}
     fields = {name: value for name, value in values.items() if name in words() and name not in ABOUT}
-    return NewJob(about, fields, values.get("arguments", ()), values.get("settings", {}))
+    return NewJob(about, fields, values.get("arguments", ()))
 
 
 @router.post("/jobs", status_code=201, responses={201: {"model": JobNode}, 200: {"description": AGAIN}})
@@ -58,23 +57,17 @@ def create_job(
     body: NewJobBody,  # type: ignore[valid-type]
     services: UsesServices,
     request: Request,
-    dry_run: Annotated[bool, Query(description="Create nothing: answer with the plan.")] = False,
+    dry_run: Annotated[bool, Query(description="Create nothing: answer with what `rlrun plan --json` prints.")] = False,
     idempotency_key: Annotated[Text, Header(max_length=255, description="The same key and body make one job.")] = "",
 ) -> Json:
-    """A job that `POST /api/jobs/{uuid}/start` starts."""
+    """A job that `POST /api/jobs/{uuid}/start` starts; a plan also has the `command` that does the same, and the first
+    `rows` as tokens."""
     new = _new_job(body)
     if dry_run:
         return RedactedJson(services.launching.plan(new))
     about = {"who": request.scope.get("who", ""), **new.about}
     job, is_new = services.launching.create(replace(new, about=about), idempotency_key)
     return Json(job.node, 201 if is_new else 200)
-
-
-@router.post("/plan", responses={200: {"model": dict[str, Any]}})
-def plan_job(body: NewJobBody, services: UsesServices) -> Json:  # type: ignore[valid-type]
-    """What would run, and all that would fail, as `rlrun plan --json` prints it; `command` does the same, `rows` are
-    the first ones as tokens."""
-    return RedactedJson(services.launching.plan(_new_job(body)))
 
 
 @router.post("/jobs/{uuid}/start", status_code=202, responses={202: {"model": JobNode}})
@@ -100,7 +93,7 @@ def pause_job(uuid: Uuid, services: UsesServices) -> Json:
 
 
 class ResumeBody(RequestBody):
-    settings: Settings = Field({}, description="What to change: where, how fast and how long it runs.")
+    arguments: Arguments = Field([], description="What to change: where, how fast and how long it runs.")
     from_step: int | None = Field(
         None, ge=0, le=2**53, description="A checkpoint; by default the newest that verifies."
     )
@@ -110,11 +103,11 @@ class ResumeBody(RequestBody):
 def resume_job(uuid: Uuid, services: UsesServices, body: ResumeBody | None = None) -> Json:
     """Go on with it, as a new attempt of the same job."""
     body = body or ResumeBody.model_construct()
-    return Json(services.launching.resume(uuid, body.settings, body.from_step).node, 202)
+    return Json(services.launching.resume(uuid, body.arguments, body.from_step).node, 202)
 
 
 class RerunBody(RequestBody):
-    settings: Annotated[Settings, Field(description="What to change.")] = {}
+    arguments: Annotated[Arguments, Field(description="What to change.")] = []
     anyway: Annotated[bool, Field(description="Also where data, model or reward have changed since.")] = False
 
 
@@ -122,4 +115,4 @@ class RerunBody(RequestBody):
 def rerun_job(uuid: Uuid, services: UsesServices, body: RerunBody | None = None) -> Json:
     """A new job with the same settings but these."""
     body = body or RerunBody.model_construct()
-    return Json(services.launching.rerun(uuid, body.settings, anyway=body.anyway).node, 202)
+    return Json(services.launching.rerun(uuid, body.arguments, anyway=body.anyway).node, 202)

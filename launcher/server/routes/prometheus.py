@@ -42,10 +42,10 @@ def get_metrics_page(services: UsesServices) -> Response:
 
 
 def _values(services: Services) -> Iterator[LatestValues]:
+    """The values of each run that was started; of one that ended long ago only its step and alerts."""
     names = set[str]()
     for job in services.jobs.every():
-        name = str(job.node["run"])
-        if not name:  # not yet started
+        if not (name := str(job.node["run"])):
             continue
         name = f"{name} {job.uuid}" if name in names else name  # the same name in another folder of runs
         names.add(name)
@@ -54,8 +54,8 @@ def _values(services: Services) -> Iterator[LatestValues]:
 
 def _state(services: Services, job: ServedJob) -> RunState:
     """The state of a run; of one that ended more than RECENT_S ago only the step."""
-    if reader := job.reader:
-        return reader.state
+    if job.reader:
+        return job.reader.state
     if time.time() - job.standing.since > RECENT_S:
         return RunState(step=job.node["step"])
     state: RunState = services.memo.get(("state", job.folder.path, job.mark), lambda: store.see(job.folder).state)

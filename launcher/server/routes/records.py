@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,19 +14,18 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 
 from launcher.config import diff
-from launcher.core.events import Ended, Event, Phase, Restarted, Resumed, Saved, Usage
+from launcher.core.events import Event, Saved, Usage
 from launcher.core.files import open_file
 from launcher.core.metrics import held_out_score, label, validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
-from launcher.health.profiles import profile_names, read_profile
 from launcher.launch.start import judge_of
 from launcher.reports.comparison import compare as compare_sources
 from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
-from launcher.server.curves import Axis, phases_of, thinned
+from launcher.server.curves import thinned
 from launcher.server.problems import declared
-from launcher.server.reading import ReadRun, StepNumber, UsesOwnRun, UsesRun, read_run
+from launcher.server.reading import ReadRun, UsesOwnRun, UsesRun, read_run
 from launcher.server.routes.curves import CurvePoints
 from launcher.server.rows import typed_of_run
 from launcher.server.services import UsesServices
@@ -38,7 +37,6 @@ router = APIRouter(tags=["records"], responses=declared(404, 422))
 JOB = "/api/jobs/{uuid}"
 CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of a UTF-8 character after its first
 MOST_TEXT = 2**20  # bytes of a log in one response
-MOST_STEPS = 1_000  # steps of a timeline
 MOST_JOBS = 20  # jobs in a comparison
 _MEAN = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
 _USAGE_FIELDS = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
@@ -63,12 +61,10 @@ class Finding(BaseModel):
 class LogPart(BaseModel):
     """Bytes `offset` to `next` of a file of `size` bytes."""
 
-    name: str
     text: str
     offset: int
     next: int
     size: int
-    files: list[str]
 
 
 class SettingRow(BaseModel):
@@ -100,8 +96,6 @@ class Checkpoint(BaseModel):
     """By data source; left out where its step was not validated."""
     bytes: int | None
     kept: bool
-    verified: bool | None
-    """None where nobody looked."""
 
 
 class ProcessUsage(BaseModel):
@@ -110,76 +104,37 @@ class ProcessUsage(BaseModel):
     series: dict[str, CurvePoints]
 
 
-class UsageSeries(BaseModel):
-    x: Axis
-    processes: list[ProcessUsage]
-
-
-class StepPhases(BaseModel):
-    step: int
-    at: float
-    phases: dict[str, Number]
-
-
-class PhaseSpan(BaseModel):
-    name: str
-    begin: float
-    end: float | None
-
-
-class Timeline(BaseModel):
-    steps: list[StepPhases]
-    phases: list[PhaseSpan]
-
-
 @router.get(f"{JOB}/findings", response_model=list[Finding])
-def get_findings(run: UsesRun, profile: str = "") -> Json:
-    """What `rlrun diagnose --json` prints; `profile` is the name of one of conf/health."""
-    if profile and profile not in profile_names():
-        raise Problems(Problem("profile", "no profile of that name", f"it may be {', '.join(profile_names())}"))
-    return Json(run.services.memo.get(("findings", run.uuid, run.mark, profile), lambda: _findings(run, profile)))
+def get_findings(run: UsesRun) -> Json:
+    """What `rlrun diagnose --json` prints."""
+    return Json(run.services.memo.get(("findings", run.uuid, run.mark), lambda: _findings(run)))
 
 
-def _findings(run: ReadRun, profile: str) -> list[Any]:
+def _findings(run: ReadRun) -> list[Any]:
     source = log_in(run.log, run.folder.name) if run.log else run_in(run.folder)
-    rules = read_profile(profile) if profile else None
-    run_judge = judge_of(run.folder) if rules is None and run.folder.spec.is_file() else None
-    return find_problems(source, rules, run_judge).nodes
+    return find_problems(source, None, judge_of(run.folder) if run.folder.spec.is_file() else None).nodes
 
 
 @router.get(f"{JOB}/logs", response_model=LogPart)
 def get_logs(
     run: UsesRun,
-    name: str = "",
     offset: Annotated[int, Query(ge=-(2**53), lt=2**53, description="Negative: before its end.")] = -65_536,
-    limit: Annotated[int, Query(ge=1, le=MOST_TEXT)] = 65_536,
+    limit: Annotated[int, Query(ge=4, le=MOST_TEXT)] = 65_536,
 ) -> Json:
-    """A part of a log: console.log by default, or one of `files`. The text begins and ends with whole characters."""
-    files = [run.log.name] if run.log else _logs_of(run)
-    if not files and not name:
-        return Json({"name": "", "text": "", "offset": 0, "next": 0, "size": 0, "files": []})
-    name = name or files[0]
-    if name not in files:
-        raise Problems(Problem("name", "no log of that name", f"it may be {', '.join(files)}", "not-found"))
-    with open_file(run.log or run.inside(run.folder.path / name)) as file:
+    """A part of console.log, or of what its process printed before it began. The text begins and ends with whole
+    characters."""
+    path = run.log or next(filter(Path.is_file, (run.folder.console, run.folder.detached)), None)
+    if path is None:
+        return Json({"text": "", "offset": 0, "next": 0, "size": 0})
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         begin = min(offset if offset >= 0 else max(size + offset, 0), size)
-        block = os.pread(file.fileno(), limit + 3, begin)  # with the rest of a character of four bytes
+        block = os.pread(file.fileno(), limit, begin)
     skipped = len(block[:3]) - len(block[:3].lstrip(CONTINUATION)) if begin else 0
-    part, decoder = block[skipped:limit], getincrementaldecoder("utf-8")("replace")
-    if not (text := decoder.decode(part)):  # it has less than a character
-        part, text = block[skipped:], decoder.decode(block[max(skipped, limit) :], final=len(block) < limit + 3)
-    begin += skipped
-    end = begin + len(part) - len(decoder.getstate()[0])
-    return Json({"name": name, "text": redact(text), "offset": begin, "next": end, "size": size, "files": files})
-
-
-def _logs_of(run: ReadRun) -> list[str]:
-    """Paths of its logs, relative to its folder; console.log first, then those of attempts, the latest first."""
-    folder = run.folder
-    attempt_logs = [file for path in reversed(folder.attempts()) for file in sorted(path.glob("*.log"))]
-    files = [folder.console, folder.detached, *attempt_logs, *sorted((folder.path / "logs").glob("*.log"))]
-    return [str(file.relative_to(folder.path)) for file in files if file.is_file()]
+    end, decoder = begin + len(block), getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(block[skipped:], final=end >= size)
+    unfinished = len(decoder.getstate()[0])
+    return Json({"text": redact(text), "offset": begin + skipped, "next": end - unfinished, "size": size})
 
 
 @router.get(f"{JOB}/config", response_model=Settings)
@@ -196,10 +151,10 @@ def get_config(run: UsesOwnRun) -> Json:
 
 
 @router.get(f"{JOB}/config/diff", response_model=SettingsDiff)
-def get_config_diff(run: UsesOwnRun, other: str, services: UsesServices, source: bool = False) -> Json:
+def get_config_diff(run: UsesOwnRun, other: str, services: UsesServices) -> Json:
     """What `rlrun config diff --json` prints of it and another job."""
     first, second = _settings_side(run), _settings_side(read_run(other, services))
-    return Json(diff.node_of(first, second, diff.rows(first, second), source=source))
+    return Json(diff.node_of(first, second, diff.rows(first, second), source=False))
 
 
 def _settings_side(run: ReadRun) -> diff.Side:
@@ -209,19 +164,21 @@ def _settings_side(run: ReadRun) -> diff.Side:
 
 
 @router.get(f"{JOB}/checkpoints", response_model=list[Checkpoint], response_model_exclude_unset=True)
-def get_checkpoints(run: UsesOwnRun, verify: bool = False) -> Json:
-    """What `rlrun checkpoints --json` prints, the newest first, and those that were saved and are gone. With `verify`
-    every file is hashed."""
-    by_step = {one.step: {**one.node, "kept": True} for one in kept_checkpoints.kept(run.folder, verify=verify)}
+def get_checkpoints(run: UsesOwnRun) -> Json:
+    """What `rlrun checkpoints --no-verify --json` prints, the newest first, and those that were saved and are gone."""
+    by_step = {one.step: {**one.node, "kept": True} for one in kept_checkpoints.kept(run.folder, verify=False)}
     for event in run.columns.events(Saved):
         if event.step not in by_step:
-            by_step[event.step] = {"step": event.step, "path": event.path, "at": event.at, "bytes": None, "kept": False,
-                                   "verified": None}  # fmt: skip
+            by_step[event.step] = {
+                "step": event.step, "path": event.path, "at": event.at, "bytes": None, "kept": False
+            }  # fmt: skip
     nodes = []
     for step, node in sorted(by_step.items(), reverse=True):
-        rows = np.nonzero(run.columns.steps == step)[0]
-        measured = validation(node.get("metrics") or (run.metrics_of(step) if rows.size else {}))
-        results = _eval_results(measured)
+        measured = dict(node.get("metrics") or {})
+        if not measured:
+            for row in np.nonzero(run.columns.steps == step)[0].tolist():
+                measured |= run.columns.metrics_at(row)
+        results = _eval_results(validation(measured))
         nodes.append({**node, **({"eval_results": results} if results else {})})
     return Json(nodes)
 
@@ -234,7 +191,7 @@ def _eval_results(measured: dict[str, float]) -> dict[str, float]:
     return {label(main[0]): main[1]} if main else {}
 
 
-@router.get(f"{JOB}/usage", response_model=UsageSeries)
+@router.get(f"{JOB}/usage", response_model=list[ProcessUsage])
 def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 300) -> Json:
     """What each process used over the time: memory, processor, GPU."""
     by_rank = dict[int, list[Usage]]()
@@ -247,41 +204,9 @@ def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 30
             points = [(event.at, value) for event in usages if (value := getattr(event, name)) is not None]
             if points:
                 x, values = np.array(points, np.float64).T
-                series[name] = thinned(x, values, buckets).node
+                series[name] = thinned(x, values, buckets)
         processes.append({"rank": rank, "host": usages[-1].host, "series": series})
-    return Json({"x": "time", "processes": processes})
-
-
-@router.get(f"{JOB}/timeline", response_model=Timeline)
-def get_timeline(
-    run: UsesRun,
-    step: StepNumber | None = None,
-    steps: Annotated[int, Query(ge=1, le=MOST_STEPS, description="How many, up to `step` or to the last.")] = 100,
-) -> Json:
-    """The parts of steps with their seconds, and what the run was busy with in that time."""
-    table = run.columns
-    last = run.row_of(step)[-1] if step is not None else table.steps.size - 1
-    rows = range(max(last - steps + 1, 0), last + 1)
-    nodes = [{"step": each.step, "at": each.at, "phases": phases_of(each.metrics)} for each in table.step_events(rows)]
-    begin = float(table.at[rows[0] - 1]) if nodes and rows[0] else 0.0
-    end = float(table.at[last]) if nodes and last < table.steps.size - 1 else np.inf
-    spans = [span for span in _spans(table.events(Phase, Restarted, Resumed, Ended)) if _overlaps(span, begin, end)]
-    return Json({"steps": nodes, "phases": spans[-20 * MOST_STEPS :]})
-
-
-def _spans(events: Iterator[Event]) -> Iterator[dict[str, Any]]:
-    """The span of each phase, which ends with the next phase, restart or end; `end` is None for the last."""
-    phase: Phase | None = None
-    for event in events:
-        if phase:
-            yield {"name": phase.name, "begin": phase.at, "end": event.at}
-        phase = event if isinstance(event, Phase) else None
-    if phase:
-        yield {"name": phase.name, "begin": phase.at, "end": None}
-
-
-def _overlaps(span: dict[str, Any], begin: float, end: float) -> bool:
-    return bool(span["begin"] <= end and (span["end"] is None or span["end"] >= begin))
+    return Json(processes)
 
 
 @router.get("/api/compare", response_model=dict[str, Any])
@@ -291,5 +216,4 @@ def get_comparison(services: UsesServices, jobs: Annotated[str, Query(max_length
     if len(names) > MOST_JOBS:
         raise Problems(Problem("jobs", f"got {len(names)}", f"use at most {MOST_JOBS}"))
     runs = [read_run(name, services) for name in names]
-    key = "compare", *((run.uuid, run.mark) for run in runs)
-    return Json(services.memo.get(key, lambda: compare_sources([run_in(run.folder) for run in runs]).node))
+    return Json(compare_sources([run_in(run.folder) for run in runs]).node)

@@ -1,4 +1,4 @@
-"""All that can be set: groups, choices, settings, and their names in the job API and in other projects."""
+"""All that can be set: groups, choices and settings."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 from fastapi import APIRouter
 
 from launcher.config.descriptions import Setting
-from launcher.config.names.table import table
 from launcher.config.reference import groups as handbook
 from launcher.server.answers import Json
-from launcher.server.words import words
 
 router = APIRouter(prefix="/api", tags=["launch"])
 
 
 @router.get("/schema", responses={200: {"model": dict[str, Any]}})
 def read_schema() -> Json:
-    """The config groups with their choices, every setting, and what the documents and other projects call them."""
+    """The config groups with their choices, and every setting."""
     return Json(_schema())
 
 
@@ -33,11 +31,7 @@ def _schema() -> dict[str, Any]:
     for target in (*(group["name"] for group in groups), *handbook.PLAIN):
         for section in handbook.sections(target):
             settings += [_setting_node(each, target, section.choices) for each in section.settings]
-    documents = [{"name": name, "help": word.about, "type": word.type, "settings": word.settings,
-                  "example": word.example} for name, word in words().items()]  # fmt: skip
-    foreign_names = {name: list(dict.fromkeys(ours for each in meanings for ours in each.ours))
-                     for name, meanings in table().named.items()}  # fmt: skip
-    return {"groups": groups, "settings": settings, "names": {"documents": documents, "others": foreign_names}}
+    return {"groups": groups, "settings": settings}
 
 
 def _setting_node(of: Setting, group: str, choices: list[str]) -> dict[str, Any]:

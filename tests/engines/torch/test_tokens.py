@@ -23,7 +23,7 @@ from launcher.engines.torch import assemble
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.collate import collate
 from launcher.engines.torch.train.tokens import TokenLog
-from launcher.server.tokens import NAME, TokenPlaces
+from launcher.server.tokens import NAME, answer_lines, tokens_in
 from launcher.spec.episode import Episode, Turn
 
 SMALL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32",
@@ -66,10 +66,8 @@ def test_each_logged_answer_has_its_tokens_once_more_after_going_back(words: lis
     trained(tmp_path, words, start=2)
     again = (tmp_path / NAME).read_text().splitlines()[len(lines) + 1 :]
     assert list(map(json.loads, again)) == [line for line in lines if line["step"] > 2]
-    places = TokenPlaces(tmp_path / NAME).read_on()
-    assert places.place((4, 3, 1))[0] > places.place((2, 1, 0))[0] > len(again[0])
     for line in lines:
-        tokens = places.read((line["step"], line["group"], line["answer"]))
+        tokens = tokens_in(answer_lines(tmp_path / NAME, line["step"], line["group"])[line["answer"]])
         assert [one["text"] for one in tokens] == line["texts"] and {one["ratio"] for one in tokens} == {None}
         assert [one["log_prob"] for one in tokens] == line["log_probs"]
 
@@ -104,14 +102,12 @@ def test_a_token_that_is_not_learned_from_is_masked_and_no_divergence(
     log_probs = batch.rollout + torch.tensor([[0.5], [2.0]])
     batch = replace(batch, old=log_probs, advantage=torch.full_like(log_probs, torch.nan))
     TokenLog(tmp_path / NAME, model.tokenizer).write(7, [episodes[:1], episodes[1:]], batch, 10)
-    places = TokenPlaces(tmp_path / NAME).read_on()
-    tokens = places.read((7, 1, 0))
+    tokens, unscored = (tokens_in(answer_lines(tmp_path / NAME, 7, group)[0]) for group in (1, 2))
     assert [one["learns"] for one in tokens] == [True, True, False, True, True]
     assert [one["sampler_log_prob"] for one in tokens] == [-1.0, -2.0, None, -3.0, -4.0]
     assert [one["ratio"] for one in tokens] == [pytest.approx(1.64872, rel=1e-4) if learns else None
                                                for learns in (1, 1, 0, 1, 1)]  # fmt: skip
     assert [one["advantage"] for one in tokens] == ["NaN", "NaN", None, "NaN", "NaN"]
-    unscored = places.read((7, 2, 0))
     letters = [model.tokenizer.decode([24])] * 5
     assert [one["text"] for one in unscored] == [*letters, " [... 2 tokens ...] ", *letters]
     assert not any(one["learns"] or one["ratio"] or one["log_prob"] for one in unscored)

@@ -13,9 +13,9 @@ pytest.importorskip("playwright.sync_api")
 VIEWS = (
     "/", "/runs?search=small&sort=run", "/compare?jobs={long},{other}", "/launch",
     "/launch?from={small}&set=sampler.n%3D16",
-    "/run/{small}", "/run/{long}", "/run/{small}/step/3", "/run/{small}/answers", "/run/{small}/group/3/1",
-    "/run/{small}/answer/3/1/0", "/run/{small}/prompts", "/run/{small}/machines", "/run/{long}/machines",
-    "/run/{small}/checkpoints", "/run/{small}/logs", "/run/{small}/settings?other={long}",
+    "/run/{small}", "/run/{long}", "/run/{small}/step/3", "/run/{small}/step/0", "/run/{small}/answers",
+    "/run/{small}/group/3/1", "/run/{small}/answer/3/1/0", "/run/{small}/prompts", "/run/{small}/machines",
+    "/run/{long}/machines", "/run/{small}/checkpoints", "/run/{small}/logs", "/run/{small}/settings?other={long}",
     "/run/{verl}", "/run/{verl}/logs", "/run/{trl}", "/run/{agent}/group/3/1",
 )  # fmt: skip
 LOOKS = {
@@ -138,7 +138,7 @@ def test_answers_of_one_turn_are_texts(visit, uuids):
             page.get_by_label("held-out").check()
             page.get_by_text("50 turns, ended: turn-limit").click()
         else:
-            page.locator("td a").first.click()
+            page.get_by_label("step").nth(1).wait_for()
         page.get_by_text("turn 50").first.wait_for()
 
 

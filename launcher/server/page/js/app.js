@@ -10,7 +10,7 @@ import { GroupView, Groups } from "./views/groups.js";
 import { Launch } from "./views/launch.js";
 import { Logs } from "./views/logs.js";
 import { Machines } from "./views/machines.js";
-import { Prompt, Prompts } from "./views/prompts.js";
+import { Prompts } from "./views/prompts.js";
 import { RunFrame } from "./views/frame.js";
 import { Overview } from "./views/overview.js";
 import { Runs } from "./views/runs.js";
@@ -33,7 +33,6 @@ const OF_A_RUN = [
   ["/run/:uuid/group/:step/:group", GroupView],
   ["/run/:uuid/answer/:step/:group/:answer", Answer],
   ["/run/:uuid/prompts", Prompts],
-  ["/run/:uuid/prompts/:digest", Prompt],
   ["/run/:uuid/machines", Machines],
   ["/run/:uuid/checkpoints", Checkpoints],
   ["/run/:uuid/logs", Logs],

@@ -6,8 +6,6 @@ import { token } from "./api.js";
 
 /** How the page's connection is: "", "live" or "retrying". */
 export const connection = signal("");
-/** Events that were applied, and characters that came; for whoever looks after the page. */
-export const received = { events: 0, characters: 0, gaps: 0, doubles: 0 };
 
 const SHORTEST_MS = 500;
 const LONGEST_MS = 20_000;
@@ -17,7 +15,7 @@ const BEGUN_ANEW = 1012; // another log is in the place of the one that was foll
  * @param {string} path of the WebSocket
  * @param {(event: Event) => void} apply called once for each event, in order; one of the kind Open says that all was
  *   begun anew
- * @param {number} [after] the number of the last event that is known; without one, messages have no numbers
+ * @param {number} after the number of the last event that is known
  * @returns {() => void} ends it
  */
 export function follow(path, apply, after) {
@@ -27,7 +25,7 @@ export function follow(path, apply, after) {
   let socket;
 
   function open() {
-    const address = new URL(path + (seq === undefined ? "" : `?after=${seq}`), location.href);
+    const address = new URL(`${path}?after=${seq}`, location.href);
     address.protocol = address.protocol.replace("http", "ws");
     socket = new WebSocket(address, token.value ? [`bearer.${token.value}`] : []);
     socket.onopen = () => {
@@ -35,15 +33,9 @@ export function follow(path, apply, after) {
       wait = SHORTEST_MS;
     };
     socket.onmessage = ({ data }) => {
-      received.characters += data.length;
       const event = JSON.parse(data);
-      if (event.kind === "Ping") return;
-      if (event.seq !== undefined) {
-        if (seq !== undefined && event.seq <= seq) return void received.doubles++;
-        if (seq !== undefined && event.seq > seq + 1) received.gaps++;
-        seq = event.seq;
-      }
-      received.events++;
+      if (event.kind === "Ping" || event.seq <= seq) return;
+      seq = event.seq;
       apply(event);
     };
     socket.onclose = ({ code }) => {
@@ -70,7 +62,7 @@ export function follow(path, apply, after) {
 /**
  * Follow while a component is shown.
  * @param {string | null} path null follows nothing
- * @param {(event: Event) => void} apply @param {number} [after] as it is when `path` is first given
+ * @param {(event: Event) => void} apply @param {number} after as it is when `path` is first given
  */
 export function useLive(path, apply, after) {
   const newest = useRef(apply);

@@ -21,7 +21,8 @@ export type Token = Of<"Token">;
 export type Episode = Of<"EpisodeNode">;
 export type Turn = Of<"TurnNode">;
 export type Process = Of<"ProcessUsage">;
-export type StepPhases = Of<"StepPhases">;
+export type Row = Of<"MetricRow">;
+export type Pair = Of<"PromptPair">;
 
 export interface Problem { where: string; got: string; fix: string; code: string }
 
@@ -37,6 +38,6 @@ export interface Plan {
 
 export interface Setting { name: string; type: string; default: unknown; choices?: string[] | null; help: string; group?: string; choice?: string }
 
-export interface Schema { groups: { name: string; choices: { name: string; help: string }[] }[]; settings: Setting[]; names: unknown }
+export interface Schema { groups: { name: string; choices: { name: string; help: string }[] }[]; settings: Setting[] }
 
 export interface Event { seq: number; attempt: number; kind: string; at: number; [field: string]: any }

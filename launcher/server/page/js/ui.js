@@ -1,7 +1,6 @@
 /** Parts that several views have. */
 import { html, useEffect, useState } from "./vendor.js";
 import { ago, date, duration, interval, number } from "./format.js";
-import { place } from "./router.js";
 
 /** @typedef {import("./types").Job} Job */
 
@@ -98,14 +97,6 @@ export function Action({ act, children, kind = "", disabled = false, title = "" 
     <button type="button" class=${kind} disabled=${busy || disabled} title=${title} onClick=${run}>${children}</button>
     ${error ? html`<${Trouble} error=${error} />` : null}
   </span>`;
-}
-
-/** @param {{ links: [string, string][], label: string }} props address and text of each */
-export function Tabs({ links, label }) {
-  const here = place.value.path;
-  return html`<nav class="tabs" aria-label=${label}>
-    ${links.map(([address, text]) => html`<a href=${address} aria-current=${here === address ? "page" : undefined}>${text}</a>`)}
-  </nav>`;
 }
 
 /** @param {{ page: number, size: number, total: number, turn: (page: number) => void }} props */

@@ -23,7 +23,7 @@ export function Answer({ job, step, group, answer }) {
   const got = useGet(at("/api/jobs/{uuid}/tokens/{step}/{group}/{answer}", { uuid: job.uuid, step, group, answer }));
   const [chosen, choose] = useState(/** @type {number | null} */ (null));
   const kind = place.value.query.get("by") ?? "log_prob";
-  const tokens = got.data?.tokens ?? [];
+  const tokens = got.data ?? [];
   const shown = KINDS[kind] ?? KINDS.log_prob;
   const learned = tokens.filter((token) => token.learns).length;
   const one = chosen === null ? null : tokens[chosen];

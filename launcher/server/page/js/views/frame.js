@@ -42,7 +42,7 @@ export function RunFrame({ uuid, view, parameters }) {
   useLive(seq === null ? null : `/api/jobs/${encodeURIComponent(uuid)}/stream`, (event) => {
     newest.value = event;
     if (event.kind !== "Usage" && event.kind !== "Sample") again();
-  }, seq ?? undefined);
+  }, seq ?? -1);
   const job = /** @type {Job | null} */ (answer.data);
   useTitle(job ? nameOf(job) : "Run");
   const base = `/run/${uuid}`;

@@ -66,8 +66,8 @@ function Form({ schema, args, setArgs, base, job }) {
   useEffect(() => {
     const stop = new AbortController();
     setBusy(true);
-    call(at("/api/plan"), { method: "POST", body: { arguments: quiet.split("\n").filter(Boolean), settings: {} }, signal: stop.signal }).then(
-      (found) => (setPlan(found), found.ok && setGood(found), setError(null), setBusy(false)),
+    call(at("/api/jobs", {}, { dry_run: true }), { method: "POST", body: { arguments: quiet.split("\n").filter(Boolean) }, signal: stop.signal }).then(
+      (/** @type {any} */ found) => (setPlan(found), found.ok && setGood(found), setError(null), setBusy(false)),
       (refused) => stop.signal.aborted || (setError(refused), setBusy(false)),
     );
     return () => stop.abort();
@@ -102,8 +102,7 @@ function Form({ schema, args, setArgs, base, job }) {
   };
   const resume = async () => {
     const changed = args.filter((each) => !base?.includes(each));
-    const settings = Object.fromEntries(changed.map((each) => [nameOf(each), each.slice(each.indexOf("=") + 1)]));
-    await post(at("/api/jobs/{uuid}/resume", { uuid: job?.uuid ?? "" }), { settings });
+    await post(at("/api/jobs/{uuid}/resume", { uuid: job?.uuid ?? "" }), { arguments: changed });
     go(`/run/${job?.uuid}`);
   };
 

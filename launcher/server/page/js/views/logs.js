@@ -33,7 +33,7 @@ export function Logs({ job }) {
   const earlier = async () => {
     if (!log) return;
     const offset = Math.max(0, log.offset - SOME);
-    const before = await ask(offset, log.offset - offset);
+    const before = await ask(offset, Math.max(4, log.offset - offset));
     setFollow(false);
     setLog({ ...log, offset: before.offset, text: before.text + log.text });
   };

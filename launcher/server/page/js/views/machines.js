@@ -28,12 +28,12 @@ const SHOWN = 18; // steps
 /** @param {{ job: Job }} props */
 export function Machines({ job }) {
   const usage = useGet(at("/api/jobs/{uuid}/usage", { uuid: job.uuid }));
-  const timeline = useGet(at("/api/jobs/{uuid}/timeline", { uuid: job.uuid }));
-  useFresh(["Usage", "Step"], () => (usage.again(), timeline.again()), 10_000);
-  const processes = usage.data?.processes ?? [];
+  const steps = useGet(at("/api/jobs/{uuid}/metrics", { uuid: job.uuid }, { latest: SHOWN }));
+  useFresh(["Usage", "Step"], () => (usage.again(), steps.again()), 10_000);
+  const processes = usage.data ?? [];
   const measured = FIELDS.filter(([field]) => processes.some((each) => each.series[field]));
   return html`<section aria-labelledby="steps"><h2 id="steps">Phases of the steps</h2>
-      <${Loaded} of=${timeline}><${Timeline} job=${job} steps=${timeline.data?.steps ?? []} /><//></section>
+      <${Loaded} of=${steps}><${Timeline} job=${job} rows=${steps.data ?? []} /><//></section>
     <section aria-labelledby="usage"><h2 id="usage">Usage <span class="count num">${processes.length} ${processes.length === 1 ? "process" : "processes"}</span></h2>
       <${Loaded} of=${usage}>${processes.length ? null : html`<p class="empty">Nothing has been measured yet.</p>`}
         <div class="charts">${measured.map(([field, label, unit]) => html`<${Usage} key=${field} processes=${processes} field=${field} label=${label} unit=${unit} />`)}</div>
@@ -72,6 +72,12 @@ function Usage({ processes, field, label, unit }) {
 
 /** @typedef {Record<string, import("../types").Num>} Phases seconds of each */
 
+const PREFIX = "timing_s/";
+
+/** Those among a step's metrics. @param {Record<string, import("../types").Num>} metrics @returns {Phases} */
+export const phasesOf = (metrics) => Object.fromEntries(
+  Object.entries(metrics).filter(([name]) => name.startsWith(PREFIX)).map(([name, seconds]) => [name.slice(PREFIX.length), seconds]));
+
 /** Without their sum, which is among them as `step`. @param {Phases} phases @returns {[string, number][]} */
 const partsOf = (phases) => Object.entries(phases).filter(([name]) => name !== "step").map(([name, seconds]) => [name, finite(seconds) ?? 0]);
 
@@ -101,9 +107,9 @@ function colourOf(name) {
   return colours.get(name);
 }
 
-/** @param {{ job: Job, steps: import("../types").StepPhases[] }} props */
-function Timeline({ job, steps }) {
-  const some = steps.filter((each) => Object.keys(each.phases).length).slice(-SHOWN);
+/** @param {{ job: Job, rows: import("../types").Row[] }} props */
+function Timeline({ job, rows }) {
+  const some = rows.map((row) => ({ step: row.step, phases: phasesOf(row) })).filter((each) => Object.keys(each.phases).length);
   if (!some.length) return html`<p class="empty">No step has been timed yet.</p>`;
   const largest = Math.max(...some.map((each) => secondsOf(each.phases)));
   const names = [...new Set(some.flatMap((each) => partsOf(each.phases).map(([name]) => name)))];

@@ -1,17 +1,16 @@
 /** All runs: where each is, what it came to, and which are compared. */
-import { html, useState } from "../vendor.js";
+import { html, useEffect, useState } from "../vendor.js";
 import { at, useGet } from "../api.js";
-import { useLive, atMostEvery } from "../live.js";
 import { ask, place } from "../router.js";
 import { Alerts, HeldOut, Loaded, Outcome, Pages, Progress, Status, Took, When, folderOf, nameOf, useTitle } from "../ui.js";
 
 /** @typedef {import("../types").Job} Job */
 
 const STATUSES = ["created", "waiting", "running", "paused", "finished", "doubtful", "failed", "stopped"];
-const ALGORITHMS = ["sft", "dpo", "ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay"];
 const ORDERS = [["started", "newest first"], ["run", "name"], ["status", "status"], ["took", "duration"], ["step", "step"], ["held-out", "held-out score"]];
 const MOST = 20;
 const SIZE = 50;
+const FRESH_MS = 5000; // 50 jobs are 80 KB
 
 /** @param {{ name: string, all: string, values: string[] | string[][] }} props */
 function Pick({ name, all, values }) {
@@ -29,20 +28,16 @@ export function Runs() {
   useTitle("Runs");
   const query = place.value.query;
   const page = Number(query.get("page") ?? 1);
-  const asked = Object.fromEntries(["search", "status", "tag", "algorithm", "sort"].map((name) => [name, query.get(name)]));
+  const asked = Object.fromEntries(["search", "status", "sort"].map((name) => [name, query.get(name)]));
   const answer = useGet(at("/api/jobs", {}, { ...asked, page, size: SIZE }));
   const [marked, setMarked] = useState(/** @type {string[]} */ ([]));
-  const [changes, setChanges] = useState(/** @type {Record<string, object>} */ ({}));
-  const again = atMostEvery(answer.again, 2000);
-  useLive("/api/stream", (event) => {
-    if (!event.uuid) return;
-    if (answer.data?.items.some((job) => job.uuid === event.uuid)) {
-      setChanges((before) => ({ ...before, [event.uuid]: { ...before[event.uuid], ...event } }));
-    } else if (page === 1) again();
-  });
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || answer.again(), FRESH_MS);
+    return () => clearInterval(timer);
+  }, []);
   const mark = (/** @type {string} */ uuid) =>
     setMarked((before) => (before.includes(uuid) ? before.filter((each) => each !== uuid) : [...before, uuid].slice(-MOST)));
-  const jobs = (answer.data?.items ?? []).map((job) => ({ ...job, ...changes[job.uuid] }));
+  const jobs = answer.data?.items ?? [];
   return html`<div class="head">
       <h1>Runs ${answer.data ? html`<span class="count num">${answer.data.total}</span>` : null}</h1>
       <a class="button main" href="/launch">Launch a run</a>
@@ -51,9 +46,7 @@ export function Runs() {
       <input data-search type="search" aria-label="search runs" placeholder="Search name, model, tag  ( / )" value=${query.get("search") ?? ""}
         onInput=${(/** @type {any} */ event) => ask({ search: event.target.value, page: null })} />
       <${Pick} name="status" all="any status" values=${STATUSES} />
-      <${Pick} name="algorithm" all="any algorithm" values=${ALGORITHMS} />
       <${Pick} name="sort" all="" values=${ORDERS} />
-      ${query.get("tag") ? html`<button type="button" class="tag" onClick=${() => ask({ tag: null })}>${query.get("tag")} ×</button>` : null}
       ${marked.length ? html`<span class="marked">
         <a class="button ${marked.length > 1 ? "" : "off"}" href="/compare?jobs=${marked.join(",")}">Compare ${marked.length}</a>
         <button type="button" class="quiet" onClick=${() => setMarked([])}>Clear</button>
@@ -65,7 +58,7 @@ export function Runs() {
           <th>Held out</th><th>Progress</th><th>Time</th><th>Started</th></tr></thead>
         <tbody>${jobs.map((job) => html`<tr key=${job.uuid} data-row>
           <td><input type="checkbox" aria-label="compare ${nameOf(job)}" checked=${marked.includes(job.uuid)} onChange=${() => mark(job.uuid)} /></td>
-          <td class="name"><a href="/run/${job.uuid}">${nameOf(job)}</a> ${(job.tags ?? []).map((tag) => html`<button type="button" class="tag" onClick=${() => ask({ tag, page: null })}>${tag}</button>`)}
+          <td class="name"><a href="/run/${job.uuid}">${nameOf(job)}</a> ${(job.tags ?? []).map((tag) => html`<button type="button" class="tag" onClick=${() => ask({ search: tag, page: null })}>${tag}</button>`)}
             ${folderOf(job) ? html`<div class="dim small">${folderOf(job)}</div>` : null}</td>
           <td data-label="algorithm">${job.algorithm || "–"}</td>
           <td data-label="status"><${Status} job=${job} /> <${Alerts} job=${job} /></td>

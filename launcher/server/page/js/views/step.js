@@ -5,17 +5,20 @@ import { number } from "../format.js";
 import { go } from "../router.js";
 import { Loaded, isLive } from "../ui.js";
 import { GroupTable } from "./groups.js";
-import { PhaseBar, secondsOf } from "./machines.js";
+import { PhaseBar, phasesOf, secondsOf } from "./machines.js";
 
 /** @typedef {import("../types").Job} Job */
 
 /** @param {{ job: Job, step: string }} props */
 export function Step({ job, step }) {
   const now = Number(step);
-  const answer = useGet(at("/api/jobs/{uuid}/steps/{step}", { uuid: job.uuid, step }));
+  const rows = useGet(at("/api/jobs/{uuid}/metrics", { uuid: job.uuid }, { names: "*", from: step, to: step }));
+  const answer = useGet(at("/api/jobs/{uuid}/groups", { uuid: job.uuid }, { step }));
   const [filter, setFilter] = useState("");
   const to = (/** @type {number} */ number) => `/run/${job.uuid}/step/${number}`;
-  const groups = answer.data?.groups ?? [];
+  const groups = answer.data?.items ?? [];
+  const metrics = Object.assign({}, ...(rows.data ?? []));
+  const phases = phasesOf(metrics);
   const [typed, setTyped] = useState(step);
   useEffect(() => setTyped(step), [step]);
   return html`<div class="head">
@@ -26,16 +29,16 @@ export function Step({ job, step }) {
         <a class="button ${now < job.step ? "" : "off"}" rel="next" href=${to(Math.min(job.step, now + 1))} title="next step ( ] )">→</a>
       </form>
     </div>
-    <${Loaded} of=${answer}>${answer.data && html`
-      ${Object.keys(answer.data.phases ?? {}).length ? html`<section aria-labelledby="phases"><h3 id="phases">Time
-        <span class="dim num">${number(secondsOf(answer.data.phases))} s</span></h3>
-        <${PhaseBar} phases=${answer.data.phases} /></section>` : null}
+    <${Loaded} of=${{ data: rows.data && answer.data, error: rows.error ?? answer.error }}>${answer.data && html`
+      ${Object.keys(phases).length ? html`<section aria-labelledby="phases"><h3 id="phases">Time
+        <span class="dim num">${number(secondsOf(phases))} s</span></h3>
+        <${PhaseBar} phases=${phases} /></section>` : null}
       <section aria-labelledby="groups"><h3 id="groups">Groups <span class="count num">${groups.length}</span></h3>
-        ${groups.length ? html`<${GroupTable} job=${job} groups=${groups} />` : html`<p class="dim">The answers of this step were not kept${isLive(job) && now >= job.step ? ", or not yet" : ""}${answer.data.nearest == null ? "" : html`. The nearest step with answers is <a href=${to(answer.data.nearest)}>step ${number(answer.data.nearest)}</a>`}.</p>`}
+        ${groups.length ? html`<${GroupTable} job=${job} groups=${groups} />` : html`<p class="dim">The answers of this step were not kept${isLive(job) && now >= job.step ? ", or not yet" : ""}. <a href="/run/${job.uuid}/answers">Groups that were kept</a></p>`}
       </section>
       <section aria-labelledby="numbers"><h3 id="numbers">Metrics</h3>
         <input data-search type="search" aria-label="filter metrics" placeholder="Filter  ( / )" value=${filter} onInput=${(/** @type {any} */ event) => setFilter(event.target.value)} />
-        <div class="columns">${Object.entries(answer.data.metrics ?? {}).filter(([name]) => name.includes(filter)).map(([name, value]) => html`
+        <div class="columns">${Object.entries(metrics).filter(([name]) => name !== "step" && name.includes(filter)).map(([name, value]) => html`
           <div class="pair"><span>${name}</span><span class="num">${number(value)}</span></div>`)}</div>
       </section>`}<//>`;
 }

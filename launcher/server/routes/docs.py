@@ -1,37 +1,22 @@
-"""The health check, and the API's documentation as a page without scripts."""
+"""The API's documentation as a page without scripts."""
 
 from __future__ import annotations
 
-import html
 import json
+from html import escape
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
 from starlette.responses import HTMLResponse
 
-from launcher import __version__
-from launcher.server.services import UsesServices
-
-router = APIRouter(tags=["server"])
+router = APIRouter(include_in_schema=False)
 
 
-class Health(BaseModel):
-    version: str
-    jobs: int
-
-
-@router.get("/healthz")
-def tell_health(services: UsesServices) -> Health:
-    """It answers, and has read its folders."""
-    return Health(version=__version__, jobs=len(services.jobs.every()))
-
-
-@router.get("/docs", include_in_schema=False)
+@router.get("/docs")
 def show_api(request: Request) -> HTMLResponse:
     """Every request with what it takes, what it answers, and an example."""
     schema = request.app.openapi()
-    parts = [f"<h1>{_escape(schema['info']['title'])} API</h1>", f"<p>{_escape(schema['info']['description'])}</p>"]
+    parts = [f"<h1>{escape(schema['info']['title'])} API</h1>", f"<p>{escape(schema['info']['description'])}</p>"]
     for path, operations in schema["paths"].items():
         parts += [_operation_html(schema, path, method, operation) for method, operation in operations.items()]
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>rlrun API</title>'
@@ -40,14 +25,14 @@ def show_api(request: Request) -> HTMLResponse:
 
 
 def _operation_html(schema: dict[str, Any], path: str, method: str, node: dict[str, Any]) -> str:
-    parts = [f"<h2><code>{method.upper()} {_escape(path)}</code></h2><p>{_escape(node.get('description', ''))}</p>"]
+    parts = [f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(node.get('description', ''))}</p>"]
     rows = [
-        f"<tr><td><code>{_escape(each['name'])}</code></td><td>{_escape(each.get('description', ''))}</td></tr>"
+        f"<tr><td><code>{escape(each['name'])}</code></td><td>{escape(each.get('description', ''))}</td></tr>"
         for each in node.get("parameters", ())
     ]
     parts += [f"<table>{''.join(rows)}</table>"] if rows else []
     if body := node.get("requestBody"):
-        parts.append(f"<pre>{_escape(json.dumps(_example_body(schema, body), indent=2))}</pre>")
+        parts.append(f"<pre>{escape(json.dumps(_example_body(schema, body), indent=2))}</pre>")
     parts.append(f"<p>answers: {', '.join(node['responses'])}</p>")
     return "".join(parts)
 
@@ -58,7 +43,3 @@ def _example_body(schema: dict[str, Any], body: dict[str, Any]) -> dict[str, Any
     node = next((field for field in node.get("anyOf", ()) if "$ref" in field), node)
     properties = schema["components"]["schemas"][node["$ref"].rpartition("/")[2]]["properties"]
     return {name: field["examples"][0] for name, field in properties.items() if "examples" in field}
-
-
-def _escape(text: str) -> str:
-    return html.escape(text)
