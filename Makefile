@@ -240,6 +240,9 @@ peers: $(VENV)/ready-dev $(PEERS)/ready  ## training against TRL: tokens a CPU s
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes tiny --threads 1 --repeats $(RUNS)
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes small --threads 2 --repeats $(RUNS)
 
+trajectory: $(VENV)/ready-dev $(PEERS)/ready  ## whole SFT and DPO trainings against TRL: losses, gradient norms, learning rates, weights
+	$(VENV)/bin/python benchmarks/trajectory.py --peer $(PEERS)/bin/python
+
 data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows against datasets: rows a CPU second, memory
 	$(VENV)/bin/python benchmarks/data_prepare.py $(PEERS)/bin/python
 

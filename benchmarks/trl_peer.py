@@ -1,4 +1,5 @@
-"""The peer of `train_vs_trl.py`: TRL as a script would use it. Runs in an environment that has TRL, and only there.
+"""The peer of `train_vs_trl.py` and `trajectory.py`: TRL as a script would use it. Runs in an environment that has TRL,
+and only there.
 
     python trl_peer.py sft|dpo|grpo MODEL_FOLDER ROWS.jsonl STEPS LOG SCRATCH THREADS [TrainingArguments as JSON]
 
@@ -6,6 +7,10 @@ For each optimizer step one JSON line is added to LOG: CPU seconds since the end
 collating and generating count), real tokens, answers and the tokens in them. TRL's defaults that are changed, all in
 its favour or for equal work: no gradient checkpointing, float32 instead of bf16, rows in file order, no reports, no
 progress bar, no checkpoint.
+
+The JSON may hold more than TrainingArguments: `dropout` (false: none), and `seeds`, one for torch in each step. With
+seeds LOG gets a second line for each step, its loss, gradient norm, learning rate and rows, and SCRATCH the weights in
+the end.
 """
 
 from __future__ import annotations
@@ -61,6 +66,33 @@ class Meter(TrainerCallback):
         self.before = time.process_time()
 
 
+class Follower(Meter):
+    """Seeds each step, and writes down what it came to."""
+
+    def __init__(self, log: Path, seeds: list[int]) -> None:
+        super().__init__(log)
+        self.seeds, self.rows = seeds, list[list[int]]()
+
+    def count(self, inputs: dict[str, Any]) -> None:
+        super().count(inputs)
+        ids = inputs["input_ids"]
+        if "position_ids" in inputs:  # packed
+            starts = (inputs["position_ids"][0] == 0).nonzero()[:, 0].tolist()
+            self.rows += [part.tolist() for part in ids[0].tensor_split(starts[1:])]
+        else:
+            lengths = inputs["attention_mask"].sum(1).tolist()
+            self.rows += [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        torch.manual_seed(self.seeds[state.global_step])
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        if "loss" in logs:
+            seen = {name: logs[name] for name in ("loss", "grad_norm", "learning_rate")}
+            print(json.dumps({**seen, "rows": self.rows}), file=self.log, flush=True)
+            self.rows = []
+
+
 def right(completions: list[str], ground_truth: list[str], **_: Any) -> list[float]:
     """1.0 where the last number of an answer is the true one."""
     given = [re.findall(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)", text.replace(",", "")) for text in completions]
@@ -102,10 +134,19 @@ def main(
 
     torch.set_num_threads(int(threads))
     rows = Dataset.from_list([json.loads(line) for line in Path(data).read_text().splitlines()])
+    options = json.loads(given)
+    dropout, seeds = options.pop("dropout", True), options.pop("seeds", None)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if not dropout:
+        from trl.trainer.utils import disable_dropout_in_model  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        disable_dropout_in_model(model)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    arguments = {**SHARED, "output_dir": scratch, "max_steps": int(steps), **json.loads(given)}
-    trainer_of(work, model, rows, Meter(Path(log)), arguments, processing_class=tokenizer).train()
+    arguments = {**SHARED, "output_dir": scratch, "max_steps": int(steps), **options}
+    meter = Follower(Path(log), seeds) if seeds else Meter(Path(log))
+    trainer_of(work, model, rows, meter, arguments, processing_class=tokenizer).train()
+    if seeds:
+        model.save_pretrained(scratch)
 
 
 if __name__ == "__main__":

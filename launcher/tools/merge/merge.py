@@ -233,8 +233,8 @@ def _finish(
     merged, texts = open_model(str(draft)), tuple(map(str, notes))
     for name, tensor in merged.tensors.items():
         if not tensor.load().isfinite().all():
-            sources = (model for model in inputs.values() if name in model.tensors)
-            at_fault = next((model for model in sources if not model.tensors[name].load().isfinite().all()), None)
+            holders = (model for model in inputs.values() if name in model.tensors)
+            at_fault = next((model for model in holders if not model.tensors[name].load().isfinite().all()), None)
             where = f"{at_fault.given}: {name}" if at_fault else name
             fix = "use --dtype float32, and models whose numbers are finite"
             raise Problems(Problem(where, f"a number is not finite in {tensor.dtype}", fix, "not-finite"))
