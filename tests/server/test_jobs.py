@@ -113,6 +113,7 @@ def test_logs_of_other_programs_stand_beside_the_runs(root, serve, tmp_path):
 
     asked = [client.get(f"{at}/{name}") for name in ("config", "checkpoints", f"config/diff?other={job['uuid']}")]
     asked += [client.post(f"{at}/{name}") for name in ("start", "stop", "pause", "resume", "rerun")]
+    asked.append(client.post(f"{at}/checkpoints/1/export"))
     assert {(each.status_code, "is the log" in each.json()["problems"][0]["got"]) for each in asked} == {(409, True)}
 
     client.patch(at, json={"notes": "seen"})

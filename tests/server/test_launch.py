@@ -14,6 +14,8 @@ import sys
 import threading
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from launcher.core.events import Step, events_of
 from launcher.runs.folder import Folder, holder
@@ -251,14 +253,29 @@ def rerun_alike(root, client, uuid):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reruns", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_trained_run_is_run_again(root, trained, client, reruns):
+def test_a_trained_run_is_exported_merged_and_run_again(root, trained, client, reruns):
     shutil.copytree(trained[1], root / "rlrun" / "done")
     client.app.state.services.jobs.scan()
     [job] = client.get("/api/jobs").json()["items"]
+    uuid = job["uuid"]
+    made = client.post(f"/api/jobs/{uuid}/checkpoints/2/export", json={"to": "early"})
+    assert made.status_code == 201, made.json()
+    assert made.json()["path"] == "exports/early" and made.json()["step"] == 2
+    early = load_file(root / "exports" / "early" / "model.safetensors")
+
+    merged = client.post("/api/merge", json={"models": ["early", f"{uuid}@4"], "method": "linear", "to": "both"})
+    assert merged.status_code == 201, merged.json()
+    both, last = (load_file(root / place / "model.safetensors")
+                  for place in ("exports/both", "rlrun/done/checkpoints/step_000004/policy"))  # fmt: skip
+    assert both.keys() == early.keys() == last.keys()
+    for name, mean in both.items():
+        assert torch.allclose(mean, (early[name] + last[name]) / 2, atol=1e-6), name
+    assert any(not torch.equal(early[name], last[name]) for name in early)
+    assert client.post("/api/merge", json={"models": ["early"], "method": "linear", "to": "both"}).status_code == 409
     if reruns:
-        rerun_alike(root, client, job["uuid"])
+        rerun_alike(root, client, uuid)
         return
-    made = client.post(f"/api/jobs/{job['uuid']}/rerun", json={"arguments": ["trainer.total_training_steps=2"]})
+    made = client.post(f"/api/jobs/{uuid}/rerun", json={"arguments": ["trainer.total_training_steps=2"]})
     assert made.status_code == 202, made.json()
     rerun = f"/api/jobs/{made.json()['uuid']}"
     client.post(f"{rerun}/stop", json={"now": True})

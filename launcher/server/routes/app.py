@@ -27,6 +27,7 @@ from launcher.server.routes import (
     jobs,
     launch,
     live,
+    models,
     page,
     prometheus,
     records,
@@ -35,7 +36,7 @@ from launcher.server.routes import (
 from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, launch, schema, curves, answers, records, live, prometheus, ingest, access, docs, page)
+ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, access, docs, page)
 """Modules with a `router`, in matching order."""
 ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
 
