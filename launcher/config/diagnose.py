@@ -86,9 +86,7 @@ def diagnose(
     absent = _find_missing(composed, {group: sorted(files[group]) for group in not_chosen}, doubtful)
     problems = [*(answer.problem for answer in answers), *problems, *absent]
     chosen = arguments.choices | _choices_for(missing, values) | {key: meant[key] for key in meant if key in files}
-    added = [allowed_to_add(each) for key, each in meant.items() if key not in chosen]
-    full = _composed(chosen, [*added, *composed.values], config_dir) or composed.node
-    full["code_dir"] = composed.node["code_dir"]
+    full = _compose_with_replacements(composed, chosen, meant, config_dir)
     suggester = Suggester(full, files, not_chosen, all_typed)
     with suppress(ValidationError):  # `_repair` reports what `build` cannot convert
         build(full, values)
@@ -142,6 +140,16 @@ def _choices_for(missing: Sequence[str], typed: Mapping[str, str]) -> dict[str, 
         if key in typed and (group := key.partition(".")[0]) in chosen:
             chosen[group] = parse(word)
     return chosen
+
+
+def _compose_with_replacements(
+    composed: Composed, chosen: Mapping[str, Override], meant: Mapping[str, Override], config_dir: Path | None
+) -> dict[str, Any]:
+    """The run of these choices with all values, and with `meant` in place of what is wrong."""
+    added = [allowed_to_add(each) for key, each in meant.items() if key not in chosen]
+    full = _composed(chosen, [*added, *composed.values], config_dir) or composed.node
+    full["code_dir"] = composed.node["code_dir"]
+    return full
 
 
 def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config_dir: Path | None) -> dict[str, Any]:

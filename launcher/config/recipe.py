@@ -135,8 +135,8 @@ def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], 
     folders = [Path(word.value) for word in arguments if word.shown == "--config-dir"]
     notes += [f"{name}: {word.shown} is left out; it is not an override" for word in arguments
               if word.dashes and word.key != "config-dir"]  # fmt: skip
-    settings = [word for word in arguments if not word.dashes]
-    request = RunRequest(settings, folders[-1] if folders else None, tuple(notes))
+    own = [word for word in arguments if not word.dashes]
+    request = RunRequest(own, folders[-1] if folders else None, tuple(notes))
     return Command(name, request, any(one.text == _MARKER for one in overrides))
 
 

@@ -189,10 +189,17 @@ class Suggester:
                 return self._suggest(one, f"did you mean {setting}?")
             words = [f"{setting}={readable(one.value)}"]
             return self._suggest(one, f"use {shell_text(words)}", got, words)
-        of_group = [name.rpartition(".")[2] for name in self.holders if name.startswith(f"{top}.") and self._has(name)]
-        if not same_leaf or len(leaf) < 3 or nearest(leaf, of_group, cutoff=0.85):
+        if not same_leaf or len(leaf) < 3 or nearest(leaf, self._leaf_names(top), cutoff=0.85):
             return None
         return self._suggest(one, self._point_to_choices(same_leaf[0], one.value))
+
+    def _leaf_names(self, group: str) -> list[str]:
+        """Last parts of the names of a group's settings in this run."""
+        return [name.rpartition(".")[2] for name in self.holders if name.startswith(f"{group}.") and self._has(name)]
+
+    def _comparable(self, group: str) -> list[str]:
+        """The settings of this run, and those of a group's other choices."""
+        return [name for name in self.holders if self._has(name) or name.startswith(f"{group}.")]
 
     def _point_to_choices(self, name: str, value: str) -> str:
         """What to do about a setting that only other choices of its group have."""
@@ -207,9 +214,8 @@ class Suggester:
         near = nearest(one.plain, groups, cutoff=0.75) if "." not in one.plain else None
         if group := one.plain if one.plain in groups else near:
             return self._suggest_group(one, group)
-        top = one.plain.partition(".")[0]
-        names = [name for name in self.holders if self._has(name) or name.startswith(f"{top}.")]
-        likeness = {name: _likeness(one.plain.lower(), name) for name in names}
+        comparable = self._comparable(one.plain.partition(".")[0])
+        likeness = {name: _likeness(one.plain.lower(), name) for name in comparable}
         closest = max(likeness, key=lambda name: likeness[name])
         setting = max(filter(self._has, likeness), key=lambda name: likeness[name])
         if likeness[closest] > max(likeness[setting], 0.9):  # of another choice

@@ -31,8 +31,8 @@ def test_a_name_of_what_the_run_has_not_is_one_line(algorithm: str, word: str, f
 def test_a_name_without_a_chosen_group_is_not_put_into_the_run() -> None:
     found = try_resolve([*GRPO[1:], "beta=0.1", "--lora_r", "16"])
     assert [problem.fix for problem in found.problems[:2]] == [
-        "use model.lora_rank=16 model.lora_alpha=32 (with TRL's model.lora_alpha=32 where none is typed)",
         "use algorithm.beta=0.1 (of algorithm=dpo, gspo_selfplay)",
+        "use model.lora_rank=16 model.lora_alpha=32 (with TRL's model.lora_alpha=32 where none is typed)",
     ]  # fmt: skip
     assert [problem.where for problem in found.problems[2:]] == ["algorithm"]
 

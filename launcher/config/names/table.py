@@ -81,9 +81,9 @@ class Translation:
         plain = value.strip("'\" ").lower()
         return self.verl_engine[plain if plain in self.verl_engine else "*"]
 
-    def is_of_group(self, group: str) -> bool:
-        """Whether one of its settings is in this group."""
-        return any(name.rpartition(".")[0] == group for name in self.ours)
+    def may_stand_in(self, section: str) -> bool:
+        """Whether a section before its name leaves its meaning: one of SECTIONS, or the group of a setting of it."""
+        return section in SECTIONS or any(name.rpartition(".")[0] == section for name in self.ours)
 
     def tells_verl(self, value: str) -> bool:
         """Whether `with_verl` has this value."""
@@ -111,7 +111,7 @@ class Table:
             return longer_names[0], self.named[longer_names[0]]
         section, _, name = key.rpartition(".")
         meanings = self.named.get(name, ())
-        if matches := tuple(each for each in meanings if section in SECTIONS or each.is_of_group(section)):
+        if matches := tuple(each for each in meanings if each.may_stand_in(section)):
             return name, matches
         while section:
             if meanings := self.named.get(section, ()):
