@@ -137,8 +137,8 @@ def _end_lines(event: Ended, state: RunState) -> Iterator[str]:
 
 def unsaid(state: RunState) -> str:
     """Why a run ended as it did, without the reasons that its verdict names already."""
-    said = state.verdict.line if state.verdict else ""
-    return "; ".join(part for part in state.why.split("; ") if part not in said)
+    verdict = state.verdict.line if state.verdict else ""
+    return "; ".join(part for part in state.why.split("; ") if part not in verdict)
 
 
 def data_line(event: Loaded) -> str:

@@ -77,10 +77,7 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | N
     if last < 0 and not alerts:
         raise Problems(source.no_metrics)
     alerts += [] if own else judge.finish()
-    most_slower = math.inf if rules else MOST_SLOWER  # rules of a guide name rates that do not depend on the run's own
-    found = with_one_rate(alerts, rate, most_slower=most_slower)
-    verdict = (state.verdict or own.verdict(state)) if own else None
-    return Findings(sorted(found, key=lambda alert: -LEVELS.index(alert.level)), max(last, 0), verdict)
+    return Findings(_most_serious_first(alerts, rate, rules), max(last, 0), _run_verdict(own, state))
 
 
 def _is_logger_warning(alert: Alert) -> bool:
@@ -99,6 +96,15 @@ def _still_waiting(waits: Waiting, step: int) -> list[Alert]:
         return []
     text, fix = f"it waits for {waits.text}", "a faster function, or a smaller reward.timeout_s"
     return [Alert(step=step, level="critical", rule="waits", text=text, fix=fix)]
+
+
+def _most_serious_first(alerts: list[Alert], rate: float, rules: HealthRules | None) -> list[Alert]:
+    most_slower = math.inf if rules else MOST_SLOWER  # rules of a guide name rates that do not depend on the run's own
+    return sorted(with_one_rate(alerts, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
+
+
+def _run_verdict(own: RunJudge | None, state: RunState) -> RunVerdict | None:
+    return (state.verdict or own.verdict(state)) if own else None
 
 
 def _learning_rates(event: Step) -> Iterator[float]:
