@@ -180,8 +180,8 @@ def _check_unscored(trial: RewardTrial, kind: str) -> CheckResult | None:
 
 def _check_ranking(trial: RewardTrial, kind: str) -> CheckResult | None:
     """Check that right answers score above those of the kind; None where they do."""
-    gold = trial.best("gold")
-    pairs = [(gold[row], score) for row, score in trial.best(kind).items() if row in gold]
+    right = trial.best("gold")
+    pairs = [(right[row], score) for row, score in trial.best(kind).items() if row in right]
     pairs = [pair for pair in pairs if not math.isnan(sum(pair))]
     if not pairs or kind == "gold":
         return None
