@@ -15,7 +15,7 @@ from launcher.data.quality import count_repeats, in_both
 from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
 from launcher.preflight.checks.context import Context, SplitRows
-from launcher.spec.data import FEW_ROWS, RefusedRow, Split, is_measured, needs_rollout
+from launcher.spec.data import FEW_ROWS, RefusedRow, Split, asked, is_measured, needs_rollout
 
 MAX_NAMED = 3  # most bad rows that are named
 FEW = 8  # fewer rows may be alike by chance
@@ -77,7 +77,7 @@ def _check_constant(context: Context) -> Iterator[CheckResult]:
     for what, name, setting in fields if len(rows) >= FEW else ():
         first = getattr(rows[0], name)
         if first and all(getattr(row, name) == first for row in rows):
-            text = first if isinstance(first, str) else first[-1].content
+            text = asked(rows[0])[-1][1] if name == "prompt" else first
             message = f"the {what} are the same in every row{'' if context.train.complete else ' that was read'}"
             fix = f"name the column that holds them ({setting}), or use rows that differ"
             yield CheckResult("WARN", "data", f"{message}, {short_repr(text, 60)}", fix)
