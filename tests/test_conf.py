@@ -32,7 +32,7 @@ MORE = {
     ("reward", "by_style"): ["reward.parts={exact:1.0,model:1.0}", "reward.parts.model.path=o/r"],
     ("reward", "weighted"): ["reward.parts={exact:1.0,format:0.2}"],
 }
-WITH_VERL = {"engine": "verl", "sampler": "verl", "hardware": "gpu", "model": "qwen3-0.6b"}
+WITH_VERL = {"engine": "verl", "sampler": "verl", "hardware": "gpu", "model": "qwen3-0.6b", "data": "gsm8k"}
 OTHERS = {("engine", "verl"): WITH_VERL, ("sampler", "verl"): WITH_VERL}
 """Choices that go together only."""
 CHOICES = [(group, choice) for group, choices in groups().items() for choice in choices]

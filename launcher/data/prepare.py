@@ -29,6 +29,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
 MANIFEST, REFUSED = "manifest.json", "refused.jsonl"
+_NAMES = {MANIFEST, REFUSED, *(f"{split}.parquet" for split in SPLITS)}
 _DRAFT = ".unfinished-"
 _CONVERT_SETTINGS = ("format", "instruction", "data_source", "prompt_key", "response_key")
 """Settings that determine the prepared rows."""
@@ -61,9 +62,11 @@ def prepare(files: Files, kind: Kind, folder: Path, watch: OnDataProgress) -> Pr
 
 
 def _may_be_replaced(folder: Path) -> bool:
-    """Whether a folder is empty, or was prepared."""
+    """Whether it is an empty folder, or holds rows that were prepared and nothing else."""
     try:
-        return not os.listdir(folder) or bool(PreparedData(**parse_json(read_file(folder / MANIFEST))))
+        names = set(os.listdir(folder))
+        is_prepared = bool(names) and names <= _NAMES and bool(PreparedData(**parse_json(read_file(folder / MANIFEST))))
+        return not folder.is_symlink() and (not names or is_prepared)
     except (OSError, ValueError, TypeError):
         return False
 
@@ -81,10 +84,12 @@ def _draft(final: Path) -> Iterator[Path]:
         for file in draft.iterdir():
             fsync_path(file)
         fsync_path(draft)
-        for name in (MANIFEST, REFUSED, *(f"{split}.parquet" for split in SPLITS)):  # of an earlier preparation
-            (final / name).unlink(missing_ok=True)
+        earlier = draft.with_name(f"{draft.name}.earlier")
+        if final.exists():
+            final.rename(earlier)
         draft.rename(final)
         fsync_path(final.parent)
+        shutil.rmtree(earlier, ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

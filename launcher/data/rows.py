@@ -55,7 +55,7 @@ def type_name(value: object) -> str:
 
 
 def store() -> Path:
-    """The folder of all downloaded and prepared data: $RLRUN_DATA, by default ~/.cache/rlrun/data."""
+    """The folder of all downloaded data: $RLRUN_DATA, by default ~/.cache/rlrun/data."""
     return Path(os.environ.get("RLRUN_DATA") or Path("~/.cache/rlrun/data")).expanduser().absolute()
 
 

@@ -49,7 +49,7 @@ class Needs:
     cores: int = 0
     """CPU cores; 0 means all: the run sets no number. `parallel` counts runs instead."""
     gpus: int = 0
-    alone: bool = False
+    exclusive: bool = False
     """Whether it takes the machines of a cluster, so that none runs beside it."""
 
 
@@ -57,7 +57,7 @@ def needs(run: RunSpec) -> Needs:
     """The GPUs of `run`, and a core for each process with one; on a CPU the cores of its threads."""
     hardware = run.taken
     cores = hardware.processes_per_node * (run.engine.cores() if hardware.is_cpu else 1)
-    return Needs(cores, hardware.n_gpus_per_node, alone=hardware.nnodes > 1 and not run.cluster.queues)
+    return Needs(cores, hardware.n_gpus_per_node, exclusive=hardware.nnodes > 1 and not run.cluster.queues)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ResourcePool:
         unknown_gpus = any(taken.needs.gpus and taken.gpus is None for taken in self.taken)  # takes what there is
         if wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
             return False
-        if wanted.alone or any(taken.needs.alone for taken in self.taken):
+        if wanted.exclusive or any(taken.needs.exclusive for taken in self.taken):
             return False
         if self.parallel is not None:
             return len(self.taken) < self.parallel

@@ -99,15 +99,18 @@ def from_yaml(text: str) -> RunSpec:
 
 def updated(node: Any) -> Any:
     """What an earlier version stored, in the settings of this one: defaults that went are left out, the rows' format is
-    found by itself, and a Ray of one machine is the machine."""
+    found by itself, a Ray of one machine is the machine, and a run has no page for Prometheus of its own."""
     if isinstance(node, list):
         return [*map(updated, node)]
-    if not isinstance(node, dict) or "_target_" not in node:
-        return {name: updated(value) for name, value in node.items()} if isinstance(node, dict) else node
-    kept = {name: updated(value) for name, value in node.items() if name not in GONE or value != GONE[name]}
+    if not isinstance(node, dict):
+        return node
+    gone = GONE if "_target_" in node else {}
+    kept = {name: updated(value) for name, value in node.items() if name not in gone or value != gone[name]}
+    if isinstance(kept.get("logger"), list):
+        kept["logger"] = [name for name in kept["logger"] if name != "prometheus"]
     if kept.get("format") in ("alpaca", "sharegpt"):
         kept["format"] = "auto"
-    if kept["_target_"] == "launcher.clusters.ray.Ray" and kept.get("address", "") is None:
+    if kept.get("_target_") == "launcher.clusters.ray.Ray" and kept.get("address", "") is None:
         pause = {name: kept[name] for name in ("usage_s",) if name in kept}
         return {"_target_": "launcher.clusters.local.Local", **pause}
     return kept

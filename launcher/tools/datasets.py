@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from yaml import YAMLError
 
@@ -38,15 +37,6 @@ _ALGORITHMS: dict[Kind, str] = {
 
 
 @dataclass(frozen=True)
-class Known:
-    """A choice of conf/data."""
-
-    name: str
-    repo: str
-    holds: str
-
-
-@dataclass(frozen=True)
 class Chosen:
     """A dataset chosen by name, and the run whose settings apply to it."""
 
@@ -64,19 +54,15 @@ class Chosen:
         return self.run.algorithm.data
 
 
-def known(config_dir: Path | None = None) -> list[Known]:
-    """Every choice of data that names a dataset; `files` and `hub` take any files or repository. Raises `Problems`."""
-    choices = []
-    for name in (name for name in groups(config_dir)["data"] if name not in ("files", "hub")):
-        files = (folder / "data" / f"{name}.yaml" for folder in (config_dir, conf_dir()) if folder)
-        file = next(file for file in files if file.is_file())
-        try:
-            node = parse_yaml(file.read_bytes())
-            choices.append(Known(name, *(str(node.get(key, "")) for key in ("repo", "holds"))))
-        except (OSError, ValueError, YAMLError, AttributeError) as error:
-            got = f"cannot be read, {error_message(error)}"
-            raise Problems(Problem(str(file), got, "use a choice of data", "bad-file")) from error
-    return choices
+def _choices_by_repo() -> dict[str, str]:
+    """The choices of conf/data by the repository of a hub that they read."""
+    nodes = {name: parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes()) for name in _dataset_choices()}
+    return {str(node["repo"]): name for name, node in nodes.items() if "repo" in node}
+
+
+def _dataset_choices(config_dir: Path | None = None) -> list[str]:
+    """The choices of conf/data that name a dataset; `files` and `hub` take any files or repository."""
+    return [name for name in groups(config_dir)["data"] if name not in ("files", "hub")]
 
 
 def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: Path | None = None) -> Chosen:
@@ -107,16 +93,29 @@ def _without_ending(file: str) -> str:
 
 def _choice_words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     """The overrides that choose the dataset, and what it holds where its config says so."""
-    choices = known(config_dir)
-    if choice := next((one for one in choices if what and what in (one.name, one.repo)), None):
-        holds: Any = choice.holds or "prompts"
-        return [f"data={choice.name}"], holds
+    names = _dataset_choices(config_dir)
+    what = _choices_by_repo().get(what, what)
+    if what in names:
+        files = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
+        return [f"data={what}"], _read_kind(next(file for file in files if file.is_file()))
     if any(Path(name).is_file() for name in expand(what)):
         return ["data=files", f"data.train_files={quoted(what)}"], None
     if is_id(what) and not what.lower().endswith(ENDINGS):
         return ["data=hub", f"data.repo={what}"], None
     got = "not a file, a hub id (owner/name) or a choice of data"
-    raise Problems(Problem(short_repr(what), got, suggest(what, [one.name for one in choices]), "not-found"))
+    raise Problems(Problem(short_repr(what), got, suggest(what, names), "not-found"))
+
+
+def _read_kind(file: Path) -> Kind:
+    """The kind of rows that the config of a dataset states, by default prompts. Raises `Problems`."""
+    try:
+        kind: Kind = parse_yaml(file.read_bytes()).get("holds", "prompts")
+    except (OSError, ValueError, YAMLError, AttributeError) as error:
+        got = f"cannot be read, {error_message(error)}"
+        raise Problems(Problem(str(file), got, "use a choice of data", "bad-file")) from error
+    if kind not in _ALGORITHMS:
+        raise Problems(Problem(str(file), f"holds is {short_repr(kind)}", f"use {', '.join(_ALGORITHMS)}", "bad-file"))
+    return kind
 
 
 def _kind_of_format(overrides: Sequence[str]) -> Kind | None:

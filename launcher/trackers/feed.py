@@ -95,8 +95,8 @@ class Feed:
         if isinstance(event, Step | Sample | Distribution | Alert | Stalled | Restarted | Resumed):
             self._waiting.append(event)
         urgent = isinstance(event, Stalled) or (isinstance(event, Alert) and event.level == "critical")
-        alone = not any(isinstance(waiting, Sample | Distribution) for waiting in self._waiting)
-        return self._finish(event) if isinstance(event, Step | Ended) or (urgent and alone) else None
+        none_waits = not any(isinstance(waiting, Sample | Distribution) for waiting in self._waiting)
+        return self._finish(event) if isinstance(event, Step | Ended) or (urgent and none_waits) else None
 
     def _finish(self, last: Event) -> TrackedStep | None:
         """The waiting events as one step, if any. Samples and distributions without metrics get a row of their own."""

@@ -61,6 +61,12 @@ def test_prepared_rows_take_the_place_of_others_and_of_nothing_else(tmp_path: Pa
         with pytest.raises(Problems, match="is there already, and holds something else"):
             prepare(files, "prompts", tmp_path / "mine", nothing)
         assert (tmp_path / "mine" / "manifest.json").read_text() == content
+    (tmp_path / "link").symlink_to(out)
+    (out / "notes.md").write_text("mine")
+    for folder in (out, tmp_path / "link"):
+        with pytest.raises(Problems, match="is there already, and holds something else"):
+            prepare(files, "prompts", folder, nothing)
+    assert pq.read_table(out / "train.parquet").num_rows == 5
 
 
 def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, out: Path) -> None:

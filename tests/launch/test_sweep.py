@@ -169,8 +169,8 @@ def placed(pool: ResourcePool, *wanted: Needs) -> list[object]:
         (None, [Needs(9)] * 2, [None, False]),  # more than there is: alone, as it would run by hand
         (3, [Needs(9)] * 4, [None, None, None, False]),  # the user says how many, whatever they need
         (1, [Needs(1)] * 2, [None, False]),
-        (3, [Needs(1, alone=True), Needs(1)], [None, False]),  # the second would wait for the same nodes
-        (3, [Needs(1), Needs(1, alone=True)], [None, False]),
+        (3, [Needs(1, exclusive=True), Needs(1)], [None, False]),  # the second would wait for the same nodes
+        (3, [Needs(1), Needs(1, exclusive=True)], [None, False]),
         (8, [Needs(1, 1)] * 3, [("a",), ("b",), False]),  # no GPU is shared, however many runs are asked for
         (8, [Needs(1, 2), Needs(1, 1), Needs(1)], [("a", "b"), False, None]),
         (8, [Needs(1, 3), Needs(1, 1), Needs(1)], [None, False, None]),  # more GPUs than are here
@@ -192,6 +192,6 @@ def test_what_a_run_needs() -> None:
     assert needs(resolve([*WORDS, "engine.num_threads=2", "hardware.nproc_per_node=2"])) == Needs(4)
     assert needs(resolve(WORDS)) == Needs()
     two = [*WORDS, "engine.num_threads=1", "hardware.nnodes=2"]
-    assert needs(resolve([*two, "cluster=ray"])) == Needs(1, alone=True)
+    assert needs(resolve([*two, "cluster=ray"])) == Needs(1, exclusive=True)
     assert needs(resolve([*two, "cluster=slurm"])) == Needs(1), "Slurm has a queue of its own"
     assert needs(resolve([*WORDS, "hardware=h100x8", "data.train_batch_size=8"])) == Needs(8, 8)

@@ -68,6 +68,7 @@ def test_a_run_of_an_earlier_version_is_read() -> None:
     node["model"]["sources"] = ["huggingface", "modelscope"]
     node["reward"]["max_tests"] = None
     node["data"]["format"] = "alpaca"
+    node["trainer"]["logger"] = [*node["trainer"]["logger"], "prometheus"]
     node["cluster"] = {"_target_": "launcher.clusters.ray.Ray", "address": None, "wait_s": 600.0, "usage_s": 10.0}
     assert to_node(from_yaml(yaml.safe_dump(node))) == to_node(run) | {
         "cluster": to_node(run)["cluster"] | {"usage_s": 10.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,8 @@ def report(
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """It is read from the run's folder, or the log, alone, and may be made while the run goes on."""
+    if goal is not None and not isfinite(goal):
+        raise Problems(Problem("--goal", f"got {goal}", "use a number, such as 0.55"))
     source = find(name, root)
     beside_log = source.folder.path.with_name(f"{source.folder.path.name}.report.html")
     page = out or (beside_log if source.log else source.folder.path / "report.html")
