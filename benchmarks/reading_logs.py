@@ -48,4 +48,6 @@ def counts(folder: Path) -> bool:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("give the folder of the logs: make logs LOGS=FOLDER")
     sys.exit(0 if counts(Path(sys.argv[1])) else 1)

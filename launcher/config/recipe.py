@@ -19,6 +19,7 @@ from launcher.config.request import RunRequest, SourcedOverride
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.sandbox.reading import can_confine, read_script
+from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec
 
 _MARKER = "rlrun.argument=of-the-recipe"
@@ -62,13 +63,13 @@ def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe
 
 def last_choices(overrides: list[SourcedOverride]) -> list[SourcedOverride]:
     """The overrides without a file's for a group that is chosen again on the command line, except settings that every
-    choice has, such as the batch size."""
+    choice has, such as the batch size. Of hardware nothing stays: all of its settings are what a choice is."""
     chosen = {word.key for word in overrides if word.source == "command line"} & {*groups()}
 
     def stays(word: SourcedOverride) -> bool:
         group, _, setting = word.key.partition(".")
         noun = fields_of(RunSpec)[group].annotation if group in chosen else None
-        return noun is None or (isinstance(noun, type) and setting in fields_of(noun))
+        return noun is None or (isinstance(noun, type) and noun is not Hardware and setting in fields_of(noun))
 
     return [word for word in overrides if word.source == "command line" or stays(word)]
 

@@ -84,7 +84,7 @@ def _draft(final: Path) -> Iterator[Path]:
         for file in draft.iterdir():
             fsync_path(file)
         fsync_path(draft)
-        earlier = draft.with_name(f"{draft.name}.earlier")
+        earlier = draft.with_name(f"{_DRAFT}earlier-{draft.name.removeprefix(_DRAFT)}")
         if final.exists():
             final.rename(earlier)
         draft.rename(final)

@@ -26,6 +26,9 @@ from launcher.core.events import (
     undone,
 )
 
+MOST_WAITING = 10_000
+"""Most events that wait for the end of their step; when there are more, they are passed on without it."""
+
 
 @dataclass(frozen=True)
 class FeedPosition:
@@ -96,7 +99,8 @@ class Feed:
             self._waiting.append(event)
         urgent = isinstance(event, Stalled) or (isinstance(event, Alert) and event.level == "critical")
         none_waits = not any(isinstance(waiting, Sample | Distribution) for waiting in self._waiting)
-        return self._finish(event) if isinstance(event, Step | Ended) or (urgent and none_waits) else None
+        is_whole = isinstance(event, Step | Ended) or (urgent and none_waits) or len(self._waiting) >= MOST_WAITING
+        return self._finish(event) if is_whole else None
 
     def _finish(self, last: Event) -> TrackedStep | None:
         """The waiting events as one step, if any. Samples and distributions without metrics get a row of their own."""

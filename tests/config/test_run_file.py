@@ -69,6 +69,8 @@ def test_a_choice_typed_again_takes_the_place_of_the_file_s() -> None:
     Path("spec.yaml").write_text(to_yaml(of("run.yaml", "data.train_batch_size=32")))
     run = of("spec.yaml", "algorithm=dapo", "data=rows.jsonl")
     assert (type(run.algorithm).__name__, run.data.train_batch_size, run.sampler.n) == ("DAPO", 32, 4)
+    hardware = of("spec.yaml", "hardware=h100x8").hardware
+    assert (hardware.device, hardware.n_gpus_per_node) == ("h100", 8)
 
 
 def test_the_name_of_a_run_is_not_taken_from_its_folder() -> None:

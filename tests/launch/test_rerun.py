@@ -52,6 +52,13 @@ def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
     assert rerun.prepare_rerun(run, []).run.trainer.experiment_name == "first-rerun-2"
 
 
+def test_a_run_of_an_earlier_version_is_read(run: Folder) -> None:
+    """Its tracker, which is a page of the server now, is left out."""
+    text = run.spec.read_text().replace("  logger:\n", "  logger:\n  - prometheus\n")
+    run.spec.write_text(text)
+    assert "prometheus" in text and "prometheus" not in start.run_of(run, []).trainer.logger
+
+
 @pytest.mark.parametrize(
     ("key", "change", "line"),
     [

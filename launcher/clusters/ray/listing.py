@@ -41,7 +41,7 @@ class RayNode:
 def head_address(address: str) -> str:
     """HOST:PORT of the head at `address`; of `auto` that of RAY_ADDRESS, else of the cluster that this machine is a
     node of. Raises `Problems` where there is none, or the shell's token cannot be read."""
-    wanted = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+    wanted = (os.environ.get("RAY_ADDRESS") or "auto") if address == "auto" else address
     if wanted == "auto":
         file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
         try:

@@ -59,9 +59,16 @@ ip=$(of_machine 'own_address()')
 port=$(of_machine 'free_ports(1)[0]')
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$({python} -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_TMPDIR=/tmp/rlrun-$SLURM_JOB_ID RAY_gcs_rpc_server_reconnect_timeout_s=10
+export RAY_health_check_initial_delay_ms=5000 RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=5000
 keep() {{
+  umask 077
   mkdir -p "$RAY_TMPDIR" && [ -O "$RAY_TMPDIR" ] || exit 1  # nobody else's
-  while true; do {python} -m ray.scripts.scripts start --block --disable-usage-stats{args} "$@"; sleep 1; done
+  trap 'kill "$ray"; wait "$ray"; rm -rf "$RAY_TMPDIR"; exit' TERM
+  while true; do
+    {python} -m ray.scripts.scripts start --block --disable-usage-stats{args} "$@" &
+    ray=$!
+    wait "$ray"; sleep 1
+  done
 }}
 export -f keep
 keep --head --node-ip-address="$ip" --port="$port" --include-dashboard=false >> {slurm}/ray-head.log 2>&1 &
@@ -69,7 +76,7 @@ more=$((SLURM_JOB_NUM_NODES - 1))
 srun --overlap --relative=1 --nodes=$more --ntasks=$more --ntasks-per-node=1 --cpu-bind=none --mem=0 \\
   bash -c "keep --address=$ip:$port" >> {slurm}/ray.log 2>&1 &
 export RAY_ADDRESS=$ip:$port
-trap 'kill $(jobs -p)' EXIT
+trap 'kill $(jobs -p); sleep 10' EXIT  # Ray ends within seconds
 """
 TRAIN = """
 # USR1: the time limit is near, or rlrun stop was typed. TERM, which Slurm sends, reaches the run, too
