@@ -1,7 +1,7 @@
 """lock.json: what decides a run's result besides its settings, so that a rerun can list what has changed.
 
 {"spec": [sha256 of spec.yaml, after each change by a resume, too],
- "code": {"rlrun": {"commit"}, "folder": {"commit"}}, "python", "system", "installed": [name==version],
+ "code": {"rlrun": {"commit", "diff"}, "folder": {...}}, "python", "system", "installed": [name==version],
  "hardware": {...}, "data": sha256, "model": {"files": ...}, "reward": [...], "seed",
  "environment": {name: value}}
 """
@@ -217,15 +217,15 @@ LIMIT_S = 10.0  # for a git command
 
 
 def own_source() -> dict[str, str] | None:
-    """The commit of rlrun's own source tree; None where it is installed without a repository."""
+    """The commit of rlrun's own source tree, and its changes; None where it is installed without a repository."""
     clone = PACKAGE.parent
-    return _commit_of(clone) if _repository(clone) == clone.resolve() else None
+    return _version_of(clone) if _repository(clone) == clone.resolve() else None
 
 
 def folder_source(folder: Path) -> dict[str, str] | None:
-    """The commit of the repository that `folder` is in; None where it is in none, or in rlrun's own."""
+    """The same of the repository that `folder` is in; None where it is in none, or in rlrun's own."""
     top = _repository(folder)
-    return None if top is None or top == PACKAGE.parent.resolve() else _commit_of(top)
+    return None if top is None or top == PACKAGE.parent.resolve() else _version_of(top)
 
 
 def _repository(folder: Path) -> Path | None:
@@ -233,10 +233,15 @@ def _repository(folder: Path) -> Path | None:
     return Path(os.fsdecode(output.strip())).resolve() if output else None
 
 
-def _commit_of(top: Path) -> dict[str, str]:
-    """`commit`, with `-dirty` behind it where files that git knows have changed since."""
-    output = _git(top, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    return {"commit": output.decode().strip() if output else "none yet"}
+def _version_of(top: Path) -> dict[str, str]:
+    """`commit`, and `diff`, a sha256 of the changes since to files that git knows, if any; "unknown" if git fails."""
+    commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    if commit is None:
+        return {"commit": "unknown"}
+    # without the programs that a repository's own settings may name
+    diff = _git(top, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv")
+    digest = "unknown" if diff is None else hashlib.sha256(diff).hexdigest() if diff else ""
+    return {"commit": commit.decode().strip(), **({"diff": digest} if digest else {})}
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:

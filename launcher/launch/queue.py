@@ -25,6 +25,7 @@ from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 
 LIFELINE = "RLRUN_POINT"  # set where standard input of `rlrun train` is a pipe that only its parent holds
+PROBLEM_MARK = "✗ "  # begins a line with a problem
 
 
 def watch_lifeline() -> None:
@@ -172,6 +173,8 @@ class QueuedRun:
     place: Allocation | None = None
     exit_code: int | None = None
     """None until it has ended."""
+    problem: str = ""
+    """The last problem that it printed."""
     new_lines: list[str] = field(default_factory=list)
     """What it printed between the last two calls of `advance`."""
     delivered: int = 0
@@ -227,6 +230,8 @@ class Queue:
         assert run.process and run.place
         code = run.process.poll()
         run.new_lines = run.process.lines(last=code is not None)
+        problems = [line.removeprefix(PROBLEM_MARK) for line in run.new_lines if line.startswith(PROBLEM_MARK)]
+        run.problem = problems[-1] if problems else run.problem
         if code is None:
             return False
         run.exit_code = code

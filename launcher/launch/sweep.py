@@ -4,8 +4,7 @@ runs/<project>/<name>-sweep<N>/            sweep.json, and the output of each po
 runs/<project>/<name>-sweep<N>-<point>/    the points' run folders, like any other run's
 
 sweep.json  {"words": [...], "config_dir", "folder": where it was typed, "parallel",
-             "points": [{"name", "differs": {"optim.lr": "1e-06"}, "words", "run", "needs"}]}
-It is written once: how far a point has come is what its run's folder says.
+             "points": [{"name", "differs": {"optim.lr": "1e-06"}, "words", "run", "needs", "status", "why"}]}
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
+from typing import get_args
 
 from launcher.config.grammar import Point, points
 from launcher.core.bounded_parse import parse_json
@@ -36,7 +36,6 @@ from launcher.runs.stop_requests import Handle, StopRequest, no_signals
 from launcher.spec.run import Optim, RunSpec
 
 FILE = "sweep.json"
-MARK = "✗ "  # begins a line with a problem
 LOOK_S = 0.5  # between two looks at the events of runs
 NAME, BASE, VALUE = 60, 50, 24  # longest name of a point, of the sweep without its number, and of one value
 Check = Callable[[RunSpec], list[Problem]]
@@ -55,7 +54,7 @@ class Planned:
     problems: list[Problem]
 
 
-@dataclass(frozen=True)
+@dataclass
 class SweepEntry:
     """A point as sweep.json holds it."""
 
@@ -65,6 +64,9 @@ class SweepEntry:
     run: str
     """Name of its run's folder, beside the sweep's."""
     needs: Needs
+    status: Status = "waiting"
+    """How its process ended last; what its run's folder says counts more where a sweep was killed."""
+    why: str = ""
 
 
 @dataclass
@@ -205,14 +207,16 @@ def read(path: Path) -> Sweep:
         node = parse_json(read_file(file))
         entries = [
             SweepEntry(
-                **{each.name: point[each.name] for each in fields(SweepEntry) if each.name != "needs"},
+                **{each.name: point[each.name] for each in fields(SweepEntry) if each.name in point.keys() - {"needs"}},
                 needs=Needs(**point["needs"]),
             )
             for point in node.pop("points")
         ]
         sweep = Sweep(path, points=entries, **node)
-        if not all(Path(name).name == name for entry in entries for name in (entry.run, entry.name)):
-            raise ValueError("a point is damaged")
+        for entry in entries:
+            plain = all(Path(name).name == name for name in (entry.run, entry.name))
+            if not plain or entry.status not in get_args(Status):
+                raise ValueError("a point is damaged")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise provenance.unreadable(file, error, "start a new sweep") from error
     return sweep
@@ -228,10 +232,6 @@ class View:
     entry: SweepEntry
     folder: Folder
     state: RunState = field(default_factory=RunState)
-    status: Status = "waiting"
-    exit_code: int | None = None
-    """Of its process, once that has ended."""
-    why: str = ""
 
 
 OnViews = Callable[[Sequence[View], list[tuple[str, str]]], None]
@@ -250,19 +250,20 @@ def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None, handle:
         queue = Queue(pool or ResourcePool(sweep.parallel), [lock.descriptor])
         request = StopRequest(queue, Folder(sweep.path))
         with handle(request):
-            points_now = _drive(sweep, queue, request, show)
+            _drive(sweep, queue, request, show)
     if request:
         return 128 + request.first
-    codes = {view.exit_code for view in points_now if view.status != "finished"}
+    codes = {run.exit_code for run in queue.runs} - {0}
     return 0 if not codes else 2 if codes == {2} else 1
 
 
-def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> list[View]:
+def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> None:
     points_now = views(sweep)
-    runs = [(view, queue.add(_command(sweep, view))) for view in points_now if view.status != "finished"]
+    runs = [(view, queue.add(_command(sweep, view))) for view in points_now if view.state.status != "finished"]
     readers = {view.entry.run: store.RunReader(view.folder.events) for view, _ in runs}
     for view, _ in runs:
-        view.status, view.why = "waiting", ""
+        view.entry.status, view.entry.why = "waiting", ""
+    sweep.write()
     looked_at = 0.0
     while not queue.is_done:
         changed = queue.advance()
@@ -270,16 +271,17 @@ def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> l
         looked_at = time.monotonic() if looks else looked_at
         for view, run in runs:
             if run in changed:
-                view.exit_code = run.exit_code
-                view.status, view.why = _status(run, sweep.log_of(view.entry), request)
+                view.entry.status, view.entry.why = _status(run, sweep.log_of(view.entry), request)
             if looks and run in changed and run.exit_code is not None:
                 view.state = store.see(view.folder).state
             elif looks and run.is_running:
                 view.state = readers[view.entry.run].look()
+        if changed:
+            with suppress(OSError):  # a full disk: the state of each run is in its own folder
+                sweep.write()
         show(points_now, [(view.entry.name, line) for view, run in runs for line in run.new_lines])
         request.look()
         time.sleep(POLL_S)
-    return points_now
 
 
 def _command(sweep: Sweep, view: View) -> RunCommand:
@@ -299,30 +301,18 @@ def _status(run: QueuedRun, log: Path, request: StopRequest) -> tuple[Status, st
     if request or code > 128:
         return "stopped", ""
     ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return "failed", (_last_problem(log) if code > 0 else "") or f"{ended}; its log is {log}"
-
-
-def _last_problem(log: Path) -> str:
-    """The last problem that a point's process printed; empty where there is none."""
-    with suppress(OSError):
-        lines = read_file(log).decode("utf-8", "replace").splitlines()
-        return next((line.removeprefix(MARK) for line in reversed(lines) if line.startswith(MARK)), "")
-    return ""
+    return "failed", (run.problem if code > 0 else "") or f"{ended}; its log is {log}"
 
 
 def views(sweep: Sweep) -> list[View]:
-    """Every point with the state of its run; where that never began, its log says why."""
+    """Every point with the state of its run, which counts more: a sweep that was killed could not record it."""
     is_driven = holder(Folder(sweep.path)) is not None
     points_now = []
     for entry in sweep.points:
         view = View(entry, sweep.run_of(entry))
-        log = sweep.log_of(entry)
         if view.folder.spec.is_file():
             view.state = store.see(view.folder).state
-            view.status, view.why = view.state.status, view.state.why
-        elif log.exists() and not is_driven:
-            view.status = "failed"
-        if view.status == "failed" and view.state.started_at is None:
-            view.why = _last_problem(log) or f"ended before it began; its log is {log}"
+        if view.state.status in ("running", "finished") or (entry.status == "running" and not is_driven):
+            entry.status, entry.why = view.state.status, view.state.why
         points_now.append(view)
     return points_now

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count, dropwhile
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -250,26 +250,29 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     """Events that the last attempt reported after the launcher was gone, so that the event log lacks them.
 
     `reader` makes events of the lines of rank 0. As many of each type as the event log has of this attempt are skipped,
-    without the alerts at its begin, which are the launcher's.
+    and of alerts as many of each text: it has alerts of the launcher and of health rules, too.
     """
     number = folder.next_attempt - 1
     log = folder.path / "logs" / f"attempt_{number}" / "rank-0.log"
     if not log.is_file():  # of no attempt yet, or one that was killed as it began
         return []
     entries = (entry for entry in LogReader(folder.events).new() if entry.attempt == number)
-    events = (entry.event for entry in entries if not isinstance(entry.event, LAUNCHER_EVENTS))
-    logged = list(dropwhile(lambda event: isinstance(event, Alert) and not is_damage(event), events))
-    logged_counts = Counter(type(event) for event in logged if not is_damage(event))
+    logged = [entry.event for entry in entries if not isinstance(entry.event, LAUNCHER_EVENTS)]
+    logged_counts = Counter(_kind(event) for event in logged if not is_damage(event))
     damaged = len(logged) - logged_counts.total()  # unreadable lines, each of which was one event
     unheard = []
     for event in _parse_log(log, reader):
-        if logged_counts[type(event)]:
-            logged_counts[type(event)] -= 1
+        if logged_counts[_kind(event)]:
+            logged_counts[_kind(event)] -= 1
         elif damaged:
             damaged -= 1
         else:
             unheard.append(event)
     return unheard
+
+
+def _kind(event: Event) -> tuple[type[Event], str]:
+    return type(event), event.text if isinstance(event, Alert) else ""
 
 
 def _parse_log(log: Path, reader: EventReader) -> Iterator[Event]:
@@ -300,4 +303,8 @@ def read_attempts(folder: Folder) -> list[Attempt]:
         elif attempt and isinstance(event, Restarted | Ended):
             cause = event.how if isinstance(event, Ended) and not event.cause else event.cause
             attempt.ended, attempt.cause, attempt.why = event.at, cause, event.why
+            if attempt.cause == "failed":  # earlier versions wrote the cause of a fault into this file only
+                with suppress(OSError, ValueError, KeyError, TypeError):
+                    ended = parse_json(read_file(folder.path / "logs" / attempt.name / "ended.json"))
+                    attempt.cause = str(ended["cause"])
     return list(attempts.values())

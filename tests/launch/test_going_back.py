@@ -39,6 +39,7 @@ LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_
 ENDED = Ended(at=90.0, how="stopped", why="w")
 AGAIN = Restarted(at=50.0, step=2, attempt=2, cause="killed", why="w")
 ALERT = Alert(at=50.0, step=2, text="t")
+FINDING = Alert(at=50.0, step=1, text="f", rule="no-progress")
 STALLED = Stalled(at=51.0, step=2, rank=None, why="w", stack="")
 WENT_ON = WentOn(at=52.0, step=2, after_s=30.0)
 
@@ -94,6 +95,8 @@ REPORTED: list[tuple[str, int, str, list[Event]]] = [
     # a damaged line was one event; an alert that was not heard is another
     (text_of([STARTED, step(1)]) + "{\n" + text_of([step(3)]), 0,
      rank_0(STARTED, step(1), step(2), step(3), ALERT), [ALERT]),
+    # a health rule's alert is the launcher's own, and none that rank 0 reported
+    (text_of([STARTED, step(1), FINDING]), 0, rank_0(STARTED, step(1), ALERT), [ALERT]),
 ]  # fmt: skip
 
 

@@ -151,8 +151,24 @@ def test_changes_to_known_files_count(repository: Callable[..., str], tmp_path: 
     commit = repository("rev-parse", "HEAD")
     (tmp_path / "new.txt").write_text("x")
     assert provenance.folder_source(tmp_path) == {"commit": commit}
-    repository("add", "new.txt")  # staged is changed, too
-    assert provenance.folder_source(tmp_path) == {"commit": f"{commit}-dirty"}
+    diffs = set()
+    for name, text in [("a.py", "2\n"), ("a.py", "3\n"), ("b.py", "new\n")]:
+        (tmp_path / name).write_text(text)
+        repository("add", name)  # staged is changed, too
+        found = provenance.folder_source(tmp_path)
+        assert found and found["commit"] == commit
+        diffs.add(found["diff"])
+    assert len(diffs) == 3, "no two uncommitted states are alike"
+
+
+def test_where_git_fails_what_it_would_say_is_unknown(
+    repository: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = provenance._git
+    monkeypatch.setattr(provenance, "_git", lambda top, *words: None if words[0] == "diff" else git(top, *words))
+    assert provenance.folder_source(tmp_path) == {"commit": repository("rev-parse", "HEAD"), "diff": "unknown"}
+    repository("update-ref", "-d", "HEAD")
+    assert provenance.folder_source(tmp_path) == {"commit": "unknown"}
 
 
 def test_no_program_that_the_repository_names_is_run(repository: Callable[..., str], tmp_path: Path) -> None:
@@ -160,5 +176,5 @@ def test_no_program_that_the_repository_names_is_run(repository: Callable[..., s
         repository("config", name, "touch ran; true")
     (tmp_path / ".gitattributes").write_text("*.py diff=x\n")
     (tmp_path / "a.py").write_text("2\n")
-    assert (provenance.folder_source(tmp_path) or {})["commit"].endswith("-dirty")
+    assert (provenance.folder_source(tmp_path) or {})["diff"]
     assert not (tmp_path / "ran").exists()

@@ -66,7 +66,7 @@ def test_a_run_of_an_earlier_version_is_read(run: Folder) -> None:
         ("system", "BeOS", "system: BeOS -> "),
         ("hardware", None, "hardware.gpus: [{'name': 'H100', 'memory_bytes': 5}] -> nothing"),
         ("environment", {"OMP_NUM_THREADS": "7"}, "environment.OMP_NUM_THREADS: 7 -> "),
-        ("code", None, "code.rlrun.commit: bbbbbbbbbbbb-dirty -> "),
+        ("code", None, "code.rlrun.diff: bbbbbbbbbbbb -> "),
     ],
 )  # fmt: skip
 def test_each_difference_has_a_line(run: Folder, key: str, change: object, line: str) -> None:
@@ -79,7 +79,7 @@ def test_each_difference_has_a_line(run: Folder, key: str, change: object, line:
     if key == "code":
         if code["rlrun"] is None:  # rlrun is installed here, and no clone
             pytest.skip("needs a clone")
-        change = {**code, "rlrun": {"commit": f"{'b' * 40}-dirty"}}
+        change = {**code, "rlrun": {**code["rlrun"], "diff": "b" * 64}}
     relock(run, **{key: change})
     found = lines(run)
     assert len(found) == 1 and found[0].startswith(line)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -12,8 +14,9 @@ from launcher.config.grammar import Point
 from launcher.config.resolve import resolve
 from launcher.core.events import Ended, to_line
 from launcher.core.problems import Problems
+from launcher.launch import queue
 from launcher.launch import sweep as points
-from launcher.launch.queue import Needs, ResourcePool, needs
+from launcher.launch.queue import Needs, ResourcePool, RunCommand, needs
 
 WORDS = ["algorithm=sft", "model=tiny", "data=reverse"]
 
@@ -118,29 +121,65 @@ def test_each_sweep_gets_a_number_of_its_own() -> None:
     assert begun("seed=0,1").path.name == "sft-llama-64x2-sweep4"
 
 
-def test_a_point_is_as_its_run_says_or_its_log_where_it_never_began() -> None:
+def seen(made: points.Sweep) -> list[tuple[str, str]]:
+    """What another process sees of the points."""
+    return [(view.entry.status, view.entry.why) for view in points.views(points.read(made.path))]
+
+
+def test_points_of_a_sweep_that_was_killed_are_as_their_runs_say() -> None:
     made = begun("seed=0,1,2")
-    first, second, _ = made.points
-    run = made.run_of(first)
+    for entry in made.points[:2]:
+        entry.status = "running"
+    made.write()
+    run = made.run_of(made.points[0])
     run.path.mkdir()
     run.spec.touch()
     run.events.write_text(to_line(Ended(how="stopped", why="w")) + "\n")
-    made.log_of(second).write_text("✗ data: is gone\nnext: x\n")
-    assert [(view.status, view.why) for view in points.views(made)] == [
-        ("stopped", "w"), ("failed", "data: is gone"), ("waiting", "")
-    ]  # fmt: skip
+    assert seen(made) == [("stopped", "w"), ("waiting", ""), ("waiting", "")]
+
+
+class Process:
+    """Ends at once with the code, and has printed the lines, that `ends` has for its point."""
+
+    ends: ClassVar[dict[str, tuple[int, list[str]]]] = {}
+
+    def __init__(self, command: RunCommand, **_: object) -> None:
+        self.code, self.printed = self.ends[command.log.stem]
+
+    def poll(self) -> int:
+        return self.code
+
+    def lines(self, *, last: bool) -> list[str]:
+        return self.printed
+
+
+def test_how_points_end_that_never_began_is_kept_until_they_are_queued_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "RunProcess", Process)
+    made, during = begun("seed=0,1"), list[list[tuple[str, str]]]()
+    gone = ("failed", "data: is gone")
+    Process.ends = {"seed_0": (1, ["✗ data: is gone", "next: x"]), "seed_1": (143, [])}
+    assert points.drive(replace(made, parallel=1), lambda *_: during.append(seen(made))) == 1
+    assert [gone, ("waiting", "")] in during and seen(made) == [gone, ("stopped", "")]
+    assert points.read(made.path).parallel == 1
+    during.clear()
+    Process.ends = {"seed_0": (-9, []), "seed_1": (2, [])}
+    points.drive(points.read(made.path), lambda *_: during.append(seen(made)))
+    assert not any(gone in each for each in during) and during[0][1] == ("waiting", "")
+    log = made.log_of(made.points[0])
+    assert seen(made)[0] == ("failed", f"killed by SIGKILL; its log is {log}"), "no problem of the drive before"
 
 
 def test_a_record_of_an_earlier_version_is_read() -> None:
     made = begun("seed=0,1")
     node = json.loads((made.path / points.FILE).read_text())
     for point in node["points"]:
-        point |= {"needs": {"cores": 0, "gpus": 0}, "status": "failed", "exit_code": 1, "why": "x"}
+        point |= {"needs": {"cores": 0, "gpus": 0}, "status": "stopped", "exit_code": 143, "why": "x"}
+    del node["points"][1]["status"]
     (made.path / points.FILE).write_text(json.dumps(node))
-    assert points.read(made.path) == made
+    assert seen(made) == [("stopped", "x"), ("waiting", "x")]
 
 
-@pytest.mark.parametrize("change", [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run"])
+@pytest.mark.parametrize("change", [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run", "status"])
 def test_a_record_that_was_changed_is_refused(change: object) -> None:
     made = begun("seed=0,1")
     node = json.loads((made.path / points.FILE).read_text())

@@ -37,7 +37,7 @@ def views(rlrun: Any, name: str = SWEEP) -> list[points.View]:
 
 
 def statuses(rlrun: Any, name: str = SWEEP) -> list[str]:
-    return [view.status for view in views(rlrun, name)]
+    return [view.entry.status for view in views(rlrun, name)]
 
 
 def children(process: int) -> list[int]:
@@ -106,7 +106,7 @@ def test_a_sweep_goes_on_without_a_point_that_failed_until_it_is_stopped(
     assert (ran.returncode, ran.stdout) == (0, f"rlrun/{SWEEP}: stopped\n")
     assert process.wait(timeout=60) == 143
     assert statuses(rlrun) == ["failed", "stopped", "stopped"]
-    assert "killed by SIGKILL" in views(rlrun)[0].why
+    assert "killed by SIGKILL" in views(rlrun)[0].entry.why
     for run in runs[1:]:
         state = state_of(run)
         assert state.checkpoint == f"checkpoints/step_{state.step:06d}" and not faults(run / state.checkpoint)
@@ -135,7 +135,7 @@ def test_a_sweep_that_was_stopped_goes_on_until_it_is_killed(
     assert not alive(point), "no process is left behind"
     state = state_of(runs[0])
     assert state.status == "stopped" and not faults(runs[0] / state.checkpoint), "saved, as when it is asked to"
-    assert statuses(rlrun) == ["stopped"] * 3 and state_of(runs[1]).step == second
+    assert statuses(rlrun) == ["stopped", "waiting", "waiting"] and state_of(runs[1]).step == second
 
 
 def holder_of(run: Path) -> int:

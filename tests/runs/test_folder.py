@@ -205,6 +205,15 @@ def test_the_ends_of_attempts_are_those_that_events_tell(folder: Folder) -> None
     ]
 
 
+def test_the_cause_of_an_earlier_versions_end_is_read(folder: Folder) -> None:
+    ended = Ended(at=90.0, how="failed", why="w")
+    folder.events.write_text(to_line(ended, seq=0, attempt=1) + "\n")
+    logs = folder.new_attempt()
+    for text, cause in [('{"cause": "out-of-memory"}', "out-of-memory"), ("[]", "failed"), ("{", "failed")]:
+        (logs / "ended.json").write_text(text)
+        assert read_attempts(folder) == [Attempt("attempt_1", 0, 90.0, cause, "w")]
+
+
 # ---- finding and seeing runs
 
 

@@ -67,9 +67,9 @@ def run(found: points.Sweep) -> int:
     views = points.views(found)
     say_table(table(views))
     for view in views:
-        if view.status == "failed" or view.state.doubtful:
-            say_problems([f"{view.entry.name}: {view.why or view.state.why}"])
-    if any(view.status != "finished" for view in views):
+        if view.entry.status == "failed" or view.state.doubtful:
+            say_problems([f"{view.entry.name}: {view.entry.why or view.state.why}"])
+    if any(view.entry.status != "finished" for view in views):
         tell(f"rlrun train --resume {found.path} goes on with what is not done")
     return code
 
@@ -79,8 +79,7 @@ def answer_sweep(path: Path) -> CommandAnswer:
     views = points.views(points.read(path))
     nodes = [
         {
-            **asdict(view.entry), "status": view.status, "why": view.why, "folder": view.folder.path,
-            "step": view.state.step,
+            **asdict(view.entry), "folder": view.folder.path, "step": view.state.step,
             "steps": view.state.steps, "held_out": held_out_score(view.state.validation),
         }
         for view in views
@@ -138,7 +137,7 @@ def _show_views(sweep: points.Sweep) -> Iterator[points.OnViews]:
 
 def _draws_later(view: points.View) -> bool:
     """Whether the point stands below those that run or failed: a terminal shows as many rows as it has."""
-    return view.status not in ("running", "failed")
+    return view.entry.status not in ("running", "failed")
 
 
 def table(views: Sequence[points.View]) -> Table:
@@ -146,8 +145,8 @@ def table(views: Sequence[points.View]) -> Table:
     rows = list[list[Cell]]()
     for view in views:
         entry, state = view.entry, view.state
-        elapsed = time.time() - state.started_at if view.status == "running" and state.started_at else state.elapsed_s
-        status = ("doubtful", "yellow") if state.doubtful else (view.status, COLOURS[view.status])
+        elapsed = time.time() - state.started_at if entry.status == "running" and state.started_at else state.elapsed_s
+        status = ("doubtful", "yellow") if state.doubtful else (entry.status, COLOURS[entry.status])
         step = f"{state.step}/{state.steps}" if state.steps else ""
         score = f"{label(state.last.name)} {state.last.shown}" if state.last else ""
         elapsed_text, folder = clock(elapsed) if state.started_at else "", os.path.relpath(view.folder.path)
