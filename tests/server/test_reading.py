@@ -171,6 +171,17 @@ def test_a_prompt_over_time(ask):
     assert ask("prompts", steps="0,5", status=404)["problems"]
 
 
+def test_steps_that_share_no_prompt_have_no_pairs(serve, root):
+    write_run(root / "p" / "a", more=tuple(
+        TrainingGroup(at=1.0, step=step, group=1, data_source="maths", prompt=f"{step} + 1", ground_truth="2",
+                      responses=("2",), scores=(1.0,), parts={}, advantages=(0.0,)) for step in (1, 2)
+    ))  # fmt: skip
+    client = serve()
+    at = f"/api/jobs/{client.get('/api/jobs').json()['items'][0]['uuid']}/prompts"
+    assert client.get(at).json() == client.get(f"{at}?steps=1,2").json() == {"steps": [1, 2], "pairs": []}
+    assert client.get(f"{at}?steps=1,3").status_code == 404
+
+
 def test_a_log_is_read_by_bytes(ask, place):
     text = (place / "runs/p/grpo/console.log").read_bytes()
     offset, parts = 0, []
