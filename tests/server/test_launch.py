@@ -212,12 +212,12 @@ def test_a_run_that_cannot_be_resumed_says_why(root, client):
     jobs = client.app.state.services.jobs
     client.patch(f"/api/jobs/{job['uuid']}", json={"notes": "mine"})
     with (root / "rlrun" / "a" / "detached.log").open("a") as file:
-        file.write("✗ --from: rlrun/a has no checkpoint of step 9; it has none\n")
+        file.write("✗ --from: rlrun/a has no checkpoint of step 9; it has none\n✗ optim.lr: got -1\n")
     jobs.change(jobs.get(job["uuid"]), request="resume", requested_at=3000.0, pid=None)
     found = client.get(f"/api/jobs/{job['uuid']}").json()
     assert (found["status"], found["reason"]) == (
         "stopped",
-        "✗ --from: rlrun/a has no checkpoint of step 9; it has none",
+        "--from: rlrun/a has no checkpoint of step 9; it has none\noptim.lr: got -1",
     )
 
 
