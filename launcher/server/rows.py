@@ -138,10 +138,15 @@ def words_of_run(folder: Folder) -> dict[str, Any]:
         return {}
     if not isinstance(node, dict):
         return {}
-    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
     typed = [word.removeprefix("model=") for word in typed_of_run(folder) if word.startswith("model=")]
+    return words_of_node(node, typed[-1] if typed else "")
+
+
+def words_of_node(node: dict[str, Any], model_choice: str) -> dict[str, Any]:
+    """As `words_of_run`, of settings that were read; `model_choice` is the name in conf/model, where known."""
+    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
     words = shown_words(node)
-    model_name = words["model_path"] or (typed[-1] if typed else model[-2] if len(model) > 1 else "")
+    model_name = words["model_path"] or model_choice or (model[-2] if len(model) > 1 else "")
     return {**words, "algorithm": algorithm[-1].lower(), "model": model_name}
 
 

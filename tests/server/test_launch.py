@@ -226,6 +226,8 @@ def test_a_name_that_is_taken_gets_a_number(client):
     records = [client.app.state.services.jobs.get(run["uuid"]).record for run in runs]
     names = [word.partition("=")[2] for record in records for word in record.arguments if "experiment_name" in word]
     assert names == ["My-run-..-x", "My-run-..-x-2"]
+    assert {(run["algorithm"], run["model"]) for run in runs} == {("sft", "tiny")}
+    assert client.get("/api/jobs", params={"search": "tiny", "algorithm": "SFT"}).json()["total"] == 2
 
 
 def test_the_schema_has_every_setting_of_a_plan(idle):
