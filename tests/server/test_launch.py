@@ -183,6 +183,9 @@ ROOTS = ["trainer.run_root=/tmp/elsewhere", "+trainer.run_root=/tmp/elsewhere", 
 def test_arguments_are_no_options_and_runs_stay_below_the_root(idle, word):
     refused = idle.post("/api/jobs", json={"arguments": [*TINY, word]})
     assert refused.status_code in (403, 422), refused.json()
+    if word.startswith("-"):
+        [problem] = refused.json()["problems"]
+        assert (problem["got"], problem["fix"]) == (f"got '{word}': an option", "use a setting, such as optim.lr=1e-5")
 
 
 def test_a_process_that_ends_before_it_begins_says_why(root, client):
