@@ -112,6 +112,19 @@ def test_one_key_makes_one_job_also_at_the_same_moment_and_after_a_restart(root,
     assert (other.status_code, other.json()["problems"][0]["where"]) == (409, "Idempotency-Key")
 
 
+def test_servers_of_one_root_know_the_keys_and_jobs_of_one_another(root, serve):
+    first, second, body, headers = serve(), serve(), {"name": "once", "arguments": TINY}, {"Idempotency-Key": "k1"}
+    made = first.post("/api/jobs", json=body, headers=headers).json()
+    again = second.post("/api/jobs", json=body, headers=headers)
+    assert (again.status_code, again.json()) == (200, made)
+    assert second.post("/api/jobs", json={**body, "name": "twice"}, headers=headers).status_code == 409
+    write_run(root / "rlrun" / "once")
+    jobs = first.app.state.services.jobs
+    jobs.change(jobs.get(made["uuid"]), place="rlrun/once")
+    second.app.state.services.jobs.scan()
+    assert [(job["uuid"], job["step"]) for job in second.get("/api/jobs").json()["items"]] == [(made["uuid"], 3)]
+
+
 def test_all_that_is_wrong_is_named_at_once(idle):
     body = {"algorithm": "grpo", "model_path": "tiny", "learning_rat": 1, "batch_size": 0, "num_gpus": "8"}
     found = {each["where"]: each for each in idle.post("/api/jobs", json=body).json()["problems"]}
