@@ -77,7 +77,7 @@ def test_each_answer_is_what_the_command_prints(run, ask):
     assert pairs == printed(f"samples {run} --compare 0 6 --json")
     kept = [node for node in ask("checkpoints", run) if node["kept"]]
     ours = [{name: value for name, value in node.items() if name not in ("kept", "eval_results")} for node in kept]
-    assert ours == printed(f"checkpoints {run} --no-verify --json")
+    assert ours == printed(f"checkpoints list {run} --no-verify --json")
 
 
 def test_runs_beside_one_another_are_as_the_commands_say(ask):
