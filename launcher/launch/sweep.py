@@ -259,11 +259,8 @@ def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None, handle:
 
 def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> None:
     points_now = views(sweep)
-    runs = [(view, queue.add(_command(sweep, view))) for view in points_now if view.state.status != "finished"]
+    runs = _queue_points(sweep, points_now, queue)
     readers = {view.entry.run: store.RunReader(view.folder.events) for view, _ in runs}
-    for view, _ in runs:
-        view.entry.status, view.entry.why = "waiting", ""
-    sweep.write()
     looked_at = 0.0
     while not queue.is_done:
         changed = queue.advance()
@@ -282,6 +279,15 @@ def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> N
         show(points_now, [(view.entry.name, line) for view, run in runs for line in run.new_lines])
         request.look()
         time.sleep(POLL_S)
+
+
+def _queue_points(sweep: Sweep, points_now: Sequence[View], queue: Queue) -> list[tuple[View, QueuedRun]]:
+    """Queue the points that are not done, and record that they wait."""
+    runs = [(view, queue.add(_command(sweep, view))) for view in points_now if view.state.status != "finished"]
+    for view, _ in runs:
+        view.entry.status, view.entry.why = "waiting", ""
+    sweep.write()
+    return runs
 
 
 def _command(sweep: Sweep, view: View) -> RunCommand:

@@ -93,8 +93,9 @@ def curve(each: MetricColumn, x: Floats, first: float | None, last: float | None
 
 
 def trained_rows(of: Columns) -> Ints:
-    """Indices of the rows that hold more than a validation."""
-    columns = [column.rows for name, column in of.series.items() if not validation({name: 0.0})]
+    """Indices of the rows that hold more than a validation and times."""
+    names = (name for name in of.series if not validation({name: 0.0}) and not name.startswith("timing_s/"))
+    columns = [of.series[name].rows for name in names]
     return np.unique(np.concatenate(columns)) if columns else np.arange(of.steps.size)
 
 

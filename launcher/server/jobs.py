@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, select
 
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, short_repr
@@ -116,11 +116,16 @@ class Jobs:
 
     def of_key(self, key: str, digest: str) -> ServedJob | None:
         """The job that a request with this Idempotency-Key made. Raises `Problems` where that was another request."""
-        job = next((job for job in list(self._jobs.values()) if job.record.key == key), None) if key else None
-        if job and job.record.digest != digest:
+        with self.lock:
+            if key and not any(job.record.key == key for job in self._jobs.values()):  # another server may have made it
+                self._read_rows(JobRow.record["key"].as_string() == key)
+            job = next((job for job in self._jobs.values() if key and job.record.key == key), None)
+        if job is None:
+            return None
+        if job.record.digest != digest:
             got = "was sent before with another request"
             raise Problems(Problem("Idempotency-Key", got, "use a new key for a new request", "in-use"))
-        return job
+        return self.get(job.uuid)
 
     def change(self, job: ServedJob, **fields: Any) -> ServedJob:
         """Replace fields of a job's record, such as name, place or request."""
@@ -168,21 +173,26 @@ class Jobs:
         """Read the database, scan all run folders once, and go on scanning in a thread until `stop`. Logs, which may
         take long to read, are read by the thread."""
         with self.lock:
-            with self.database.session() as session:
-                if reindex:
+            if reindex:
+                with self.database.session() as session:
                     session.execute(delete(JobRow))
-                rows = list(session.scalars(select(JobRow)))
-            for row in rows:
-                with suppress(ValueError):
-                    record = adapter(JobRecord).validate_python(row.record)
-                    if not record.log:
-                        self._register(ServedJob(record, self._folder_of(record)))
+            self._read_rows()
             for file in sorted((self.root / CREATED).glob("*.json")):
                 record_ = read_record(file)
                 if record_ and record_.uuid not in self._jobs:
                     self._adopt(record_)
         self.scan(logs=False)
         self._thread.start()
+
+    def _read_rows(self, *where: ColumnElement[bool]) -> None:
+        """Register the jobs of these rows of the database."""
+        with self.database.session() as session:
+            rows = list(session.scalars(select(JobRow).where(*where)))
+        for row in rows:
+            with suppress(ValueError):
+                record = adapter(JobRecord).validate_python(row.record)
+                if not record.log:
+                    self._register(ServedJob(record, self._folder_of(record)))
 
     def stop(self) -> None:
         self._end.set()
@@ -235,7 +245,8 @@ class Jobs:
         if log := self.logs.get(path):
             return replace(read_record(path / FILE) or log.record, place=log.record.place)
         stored = read_record(path / FILE)
-        if stored and (stored.uuid not in self._jobs or self._jobs[stored.uuid].folder.path == path):
+        known = self._jobs.get(stored.uuid) if stored else None
+        if stored and (known is None or known.folder.path == path or not known.has_folder):  # another server started it
             return replace(stored, place=place)
         with suppress(OSError):
             return JobRecord(id_of_place(place), place=place, created_at=path.stat().st_mtime)

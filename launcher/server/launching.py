@@ -27,8 +27,10 @@ from launcher.runs.folder import holder
 from launcher.runs.stop_requests import StopMode
 from launcher.server.jobs import Jobs, ServedJob
 from launcher.server.records import JobRecord, JobRequest
+from launcher.server.rows import words_of_node
 from launcher.server.words import arguments_of
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node
 
 ROOT, EXPERIMENT = "trainer.run_root", "trainer.experiment_name"
 ENDED = ("finished", "doubtful", "failed", "stopped", "paused")
@@ -87,11 +89,13 @@ class Launching:
             raise Problems(Problem(result.subject, result.message, result.fix) for result in failures)
         _check_root(page.run, "runs", self._root)
         about, trainer = dict(new.about), page.run.trainer
+        planned = words_of_node(to_node(page.run), page.choices.get("model", ""))
+        words = {"algorithm": planned["algorithm"], "model": planned["model"], **new.words}
         with self.jobs.lock:
             if trainer.experiment_name is None and (name := str(about.get("name", ""))):
                 typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
             record = JobRecord(
-                str(uuid4()), **about, created_at=time.time(), words=new.words, arguments=tuple(typed), key=key,
+                str(uuid4()), **about, created_at=time.time(), words=words, arguments=tuple(typed), key=key,
                 digest=digest,
             )  # fmt: skip
             return self.jobs.add(record)

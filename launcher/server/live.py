@@ -23,7 +23,7 @@ from launcher.core.files import open_file, read_lines
 POLL_S = 0.05  # between two reads of the watched logs
 STALL_S = 15.0  # in which a client must take BURST messages
 PING_S = 20.0  # without a message, after which a Ping is sent
-RING_LINES, RING_BYTES = 2_000, 2**22  # messages kept for slow clients
+KEPT_LINES, KEPT_BYTES = 2_000, 2**22  # messages kept for slow clients
 PART_BYTES = 2**18  # read of a log at a time while a client catches up
 BURST = 32  # messages to one client before others have their turn
 TRY_AGAIN, BEGUN_ANEW = 1013, 1012  # WebSocket close codes
@@ -113,8 +113,8 @@ class LogTail:
         self._messages += texts
         self.next += len(texts)
         self._bytes += sum(map(len, texts))
-        if len(self._messages) > 2 * RING_LINES or self._bytes > 2 * RING_BYTES:
-            while len(self._messages) > RING_LINES or self._bytes > RING_BYTES:
+        if len(self._messages) > 2 * KEPT_LINES or self._bytes > 2 * KEPT_BYTES:
+            while len(self._messages) > KEPT_LINES or self._bytes > KEPT_BYTES:
                 dropped = max(len(self._messages) // 4, 1)
                 self._bytes -= sum(map(len, self._messages[:dropped]))
                 del self._messages[:dropped]
@@ -171,7 +171,7 @@ class LiveStreams:
         while self._tails:
             for path, tail in list(self._tails.items()):
                 try:
-                    if texts := await asyncio.to_thread(tail.position.messages, RING_BYTES):
+                    if texts := await asyncio.to_thread(tail.position.messages, KEPT_BYTES):
                         tail.add(texts)
                 except (BegunAnew, OSError):
                     tail.end()

@@ -105,7 +105,7 @@ def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:
     if kind == "json_invalid":
         return Problem("body", f"is no JSON: {error['ctx']['error']}", "send a JSON object")
     got = f"got {short_repr(error.get('input'))}: {error['msg'][:1].lower()}{error['msg'][1:]}"
-    return Problem(where, got, "send a JSON object" if where == "body" else "")
+    return Problem(where, got, "send a JSON object" if where == "body" else error.get("ctx", {}).get("fix", ""))
 
 
 def _handle_http(_: Request, error: Exception) -> Response:

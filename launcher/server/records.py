@@ -43,7 +43,7 @@ class JobRecord:
     """The program that trains: rlrun, or what reports here: logger, verl, trl."""
     created_at: float = 0.0
     words: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the job API (conf/job_words.yaml), as they were sent."""
+    """Fields of the job API (conf/job_words.yaml), as they were sent; algorithm and model also as they were planned."""
     arguments: tuple[str, ...] = ()
     """The arguments of `rlrun train` with which the server starts it."""
     log: str = ""

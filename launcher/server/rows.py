@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
 from yaml import YAMLError
@@ -18,6 +19,7 @@ from launcher.core.files import read_file
 from launcher.core.metrics import HeldOut, label
 from launcher.core.redaction import printable, redact
 from launcher.core.state import LEVELS, RunState
+from launcher.launch.sweep import MARK
 from launcher.monitor.console import waiting
 from launcher.runs.folder import Folder
 from launcher.runs.store import Run
@@ -48,7 +50,7 @@ def standing_of(record: JobRecord, run: Run | None, folder: Folder, *, begins: b
     if begins:
         return Standing(pending, "its process begins", requested_at)
     if not final:  # its process is gone and left only its output
-        return Standing(status_word(run.state) if run else "failed", _last_line(folder), requested_at)
+        return Standing(status_word(run.state) if run else "failed", _last_words(folder), requested_at)
     return _standing_from_events(record, run.state, folder) if run else Standing(final, "before it began", requested_at)
 
 
@@ -69,11 +71,12 @@ def _standing_from_events(record: JobRecord, state: RunState, folder: Folder) ->
     return Standing(status, state.why or (state.verdict.line if state.verdict else ""), ended_at)
 
 
-def _last_line(folder: Folder) -> str:
-    """The last line that its process printed."""
+def _last_words(folder: Folder) -> str:
+    """The problems that its process printed last, one a line; without any, its last line."""
     with suppress(OSError):
         if lines := read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines():
-            return lines[-1]
+            told = [*takewhile(lambda line: line.startswith(MARK), reversed(lines))]
+            return "\n".join(line.removeprefix(MARK) for line in reversed(told)) or lines[-1]
     return "its process ended before it began"
 
 
@@ -135,10 +138,15 @@ def words_of_run(folder: Folder) -> dict[str, Any]:
         return {}
     if not isinstance(node, dict):
         return {}
-    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
     typed = [word.removeprefix("model=") for word in typed_of_run(folder) if word.startswith("model=")]
+    return words_of_node(node, typed[-1] if typed else "")
+
+
+def words_of_node(node: dict[str, Any], model_choice: str) -> dict[str, Any]:
+    """As `words_of_run`, of settings that were read; `model_choice` is the name in conf/model, where known."""
+    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
     words = shown_words(node)
-    model_name = words["model_path"] or (typed[-1] if typed else model[-2] if len(model) > 1 else "")
+    model_name = words["model_path"] or model_choice or (model[-2] if len(model) > 1 else "")
     return {**words, "algorithm": algorithm[-1].lower(), "model": model_name}
 
 

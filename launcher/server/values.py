@@ -7,6 +7,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from launcher.server.records import VALID
 
@@ -123,8 +124,15 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def _reject_option(text: str) -> str:
+    if text.startswith("-"):
+        raise PydanticCustomError("option", "an option", {"fix": "use a setting, such as optim.lr=1e-5"})
+    return text
+
+
 MOST_ARGUMENTS = 400
 Arguments = Annotated[
-    list[Annotated[Text, StringConstraints(min_length=1, pattern="^[^-]")]], Field(max_length=MOST_ARGUMENTS)
+    list[Annotated[Text, StringConstraints(min_length=1), AfterValidator(_reject_option)]],
+    Field(max_length=MOST_ARGUMENTS),
 ]
 """Arguments as after `rlrun train`; none is an option."""

@@ -162,6 +162,7 @@ def test_what_fails_leaves_nothing_in_the_cache():
 def test_a_row_of_a_validation_alone_is_no_row_of_training(tmp_path):
     path = tmp_path / "events.jsonl"
     score = {"val-core/maths/reward/mean@1": 0.5}
-    for metrics, rows in (([score, {"loss": 1.0}, {"loss": 0.5, **score}], [1, 2]), ([score, score], [0, 1])):
+    before = {**score, "timing_s/testing": 1.5}
+    for metrics, rows in (([before, {"loss": 1.0}, {"loss": 0.5, **score}], [1, 2]), ([before, score], [0, 1])):
         path.write_text("".join(to_line(Step(step=n, metrics=each)) + "\n" for n, each in enumerate(metrics)))
         assert trained_rows(Columns(path).read_on()).tolist() == rows

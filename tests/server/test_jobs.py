@@ -77,7 +77,8 @@ def test_a_list_is_searched_filtered_sorted_and_paged(root, serve):
     assert listed(client, size=2)["total"] == 5
     uuid = listed(client, search="run-0")["items"][0]["uuid"]
     client.patch(f"/api/jobs/{uuid}", json={"tags": ["good"], "notes": "keep"})
-    assert names(search="good") == ["run-0"]
+    assert names(search="good") == names(tag="good", algorithm="GRPO") == ["run-0"]
+    assert names(tag="goo") == names(algorithm="sft") == []
     assert client.get("/api/jobs", params={"status": "runing"}).json()["problems"][0]["fix"] == "did you mean running?"
 
 

@@ -112,6 +112,19 @@ def test_one_key_makes_one_job_also_at_the_same_moment_and_after_a_restart(root,
     assert (other.status_code, other.json()["problems"][0]["where"]) == (409, "Idempotency-Key")
 
 
+def test_servers_of_one_root_know_the_keys_and_jobs_of_one_another(root, serve):
+    first, second, body, headers = serve(), serve(), {"name": "once", "arguments": TINY}, {"Idempotency-Key": "k1"}
+    made = first.post("/api/jobs", json=body, headers=headers).json()
+    again = second.post("/api/jobs", json=body, headers=headers)
+    assert (again.status_code, again.json()) == (200, made)
+    assert second.post("/api/jobs", json={**body, "name": "twice"}, headers=headers).status_code == 409
+    write_run(root / "rlrun" / "once")
+    jobs = first.app.state.services.jobs
+    jobs.change(jobs.get(made["uuid"]), place="rlrun/once")
+    second.app.state.services.jobs.scan()
+    assert [(job["uuid"], job["step"]) for job in second.get("/api/jobs").json()["items"]] == [(made["uuid"], 3)]
+
+
 def test_all_that_is_wrong_is_named_at_once(idle):
     body = {"algorithm": "grpo", "model_path": "tiny", "learning_rat": 1, "batch_size": 0, "num_gpus": "8"}
     found = {each["where"]: each for each in idle.post("/api/jobs", json=body).json()["problems"]}
@@ -183,6 +196,9 @@ ROOTS = ["trainer.run_root=/tmp/elsewhere", "+trainer.run_root=/tmp/elsewhere", 
 def test_arguments_are_no_options_and_runs_stay_below_the_root(idle, word):
     refused = idle.post("/api/jobs", json={"arguments": [*TINY, word]})
     assert refused.status_code in (403, 422), refused.json()
+    if word.startswith("-"):
+        [problem] = refused.json()["problems"]
+        assert (problem["got"], problem["fix"]) == (f"got '{word}': an option", "use a setting, such as optim.lr=1e-5")
 
 
 def test_a_process_that_ends_before_it_begins_says_why(root, client):
@@ -212,12 +228,12 @@ def test_a_run_that_cannot_be_resumed_says_why(root, client):
     jobs = client.app.state.services.jobs
     client.patch(f"/api/jobs/{job['uuid']}", json={"notes": "mine"})
     with (root / "rlrun" / "a" / "detached.log").open("a") as file:
-        file.write("✗ --from: rlrun/a has no checkpoint of step 9; it has none\n")
+        file.write("✗ --from: rlrun/a has no checkpoint of step 9; it has none\n✗ optim.lr: got -1\n")
     jobs.change(jobs.get(job["uuid"]), request="resume", requested_at=3000.0, pid=None)
     found = client.get(f"/api/jobs/{job['uuid']}").json()
     assert (found["status"], found["reason"]) == (
         "stopped",
-        "✗ --from: rlrun/a has no checkpoint of step 9; it has none",
+        "--from: rlrun/a has no checkpoint of step 9; it has none\noptim.lr: got -1",
     )
 
 
@@ -226,6 +242,8 @@ def test_a_name_that_is_taken_gets_a_number(client):
     records = [client.app.state.services.jobs.get(run["uuid"]).record for run in runs]
     names = [word.partition("=")[2] for record in records for word in record.arguments if "experiment_name" in word]
     assert names == ["My-run-..-x", "My-run-..-x-2"]
+    assert {(run["algorithm"], run["model"]) for run in runs} == {("sft", "tiny")}
+    assert client.get("/api/jobs", params={"search": "tiny", "algorithm": "SFT"}).json()["total"] == 2
 
 
 def test_the_schema_has_every_setting_of_a_plan(idle):

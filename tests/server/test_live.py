@@ -84,7 +84,7 @@ def test_each_line_once_and_in_order_across_broken_connections(seed, tmp_path, m
 def test_a_client_that_the_ring_overtakes_can_come_back(tmp_path, monkeypatch):
     path = tmp_path / "events.jsonl"
     path.write_text(line(0))
-    monkeypatch.setattr(live, "RING_LINES", 8)
+    monkeypatch.setattr(live, "KEPT_LINES", 8)
     got = list[int]()
 
     async def slow(text: str) -> None:

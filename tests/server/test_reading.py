@@ -77,7 +77,7 @@ def test_each_answer_is_what_the_command_prints(run, ask):
     assert pairs == printed(f"samples {run} --compare 0 6 --json")
     kept = [node for node in ask("checkpoints", run) if node["kept"]]
     ours = [{name: value for name, value in node.items() if name not in ("kept", "eval_results")} for node in kept]
-    assert ours == printed(f"checkpoints {run} --no-verify --json")
+    assert ours == printed(f"checkpoints list {run} --no-verify --json")
 
 
 def test_runs_beside_one_another_are_as_the_commands_say(ask):
@@ -169,6 +169,17 @@ def test_a_prompt_over_time(ask):
     [pair] = [each for each in found["pairs"] if each["prompt"] == "3 + 1 = ?"]
     assert [each["what"] for each in pair["changed"]] == ["gone", "new", "same"]
     assert ask("prompts", steps="0,5", status=404)["problems"]
+
+
+def test_steps_that_share_no_prompt_have_no_pairs(serve, root):
+    write_run(root / "p" / "a", more=tuple(
+        TrainingGroup(at=1.0, step=step, group=1, data_source="maths", prompt=f"{step} + 1", ground_truth="2",
+                      responses=("2",), scores=(1.0,), parts={}, advantages=(0.0,)) for step in (1, 2)
+    ))  # fmt: skip
+    client = serve()
+    at = f"/api/jobs/{client.get('/api/jobs').json()['items'][0]['uuid']}/prompts"
+    assert client.get(at).json() == client.get(f"{at}?steps=1,2").json() == {"steps": [1, 2], "pairs": []}
+    assert client.get(f"{at}?steps=1,3").status_code == 404
 
 
 def test_a_log_is_read_by_bytes(ask, place):

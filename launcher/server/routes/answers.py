@@ -174,7 +174,7 @@ def get_prompts(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> Json:
     """Prompts that were answered at two steps, those whose score changed most first: held-out ones, else those of
-    training steps."""
+    training steps. Steps that have answers, but to no prompt in common, have no pairs."""
     known = _steps_of(run, Sample)
     if len(known) < 2:
         known = _steps_of(run, TrainingGroup)
@@ -182,7 +182,12 @@ def get_prompts(
         return Json({"steps": [], "pairs": []})
     first, last = map(int, steps.split(",")) if steps else (known[0], known[-1])
     source = run.source(Sample, TrainingGroup, steps=(first, last))
-    pairs = compare_samples(source.events, (first, last), SampleFilter())[:limit]
+    try:
+        pairs = compare_samples(source.events, (first, last), SampleFilter())[:limit]
+    except Problems:
+        if not {first, last} <= set(known):
+            raise
+        pairs = []
     return Json({"steps": known, "pairs": list(map(_pair_node, pairs))})
 
 

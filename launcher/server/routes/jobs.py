@@ -44,6 +44,8 @@ def list_jobs(
     services: UsesServices,
     search: Annotated[Text, Query(max_length=200, description="In name, run, algorithm, model, tags, ...")] = "",
     status: Annotated[Text, Query(max_length=20, description=", ".join(STATUSES))] = "",
+    tag: Annotated[Text, Query(max_length=100)] = "",
+    algorithm: Annotated[Text, Query(max_length=100)] = "",
     sort: Order = "started",
     page: PageNumber = 1,
     size: PageSize = 50,
@@ -51,14 +53,17 @@ def list_jobs(
     """Jobs, the one that began last first."""
     if status and status not in STATUSES:
         raise Problems(Problem("status", f"got {short_repr(status)}", suggest(status, STATUSES)))
-    jobs = [job for job in services.jobs.every() if _matches(job.node, search.lower(), status)]
+    filters = (search.lower(), status, tag, algorithm.lower())
+    jobs = [job for job in services.jobs.every() if _matches(job.node, *filters)]
     jobs.sort(key=lambda job: ORDER[sort](job.node))
     items = b",".join(job.body for job in jobs[(page - 1) * size : page * size])
     counts = f'"total":{len(jobs)},"page":{page},"size":{size}'
     return Response(b'{"items":[' + items + b"]," + counts.encode() + b"}", media_type="application/json")
 
 
-def _matches(node: Node, search: str, status: str) -> bool:
+def _matches(node: Node, search: str, status: str, tag: str, algorithm: str) -> bool:
+    if (tag and tag not in node["tags"]) or algorithm not in ("", str(node["algorithm"]).lower()):
+        return False
     texts = [str(node[name]) for name in ("name", "run", "description", "algorithm", "model")]
     return status in ("", node["status"]) and (not search or search in "\n".join([*texts, *node["tags"]]).lower())
 

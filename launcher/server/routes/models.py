@@ -14,6 +14,7 @@ from pydantic import Field
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, Problems
+from launcher.launch.sweep import MARK
 from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
 from launcher.server.problems import declared
@@ -21,8 +22,6 @@ from launcher.server.services import Services, UsesServices
 from launcher.server.values import RequestBody, Text, Uuid
 
 router = APIRouter(prefix="/api", tags=["models"], responses=declared(404, 409, 422))
-
-MARK = "✗ "  # starts a printed line that tells a problem
 FOLDER = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$"
 MODEL = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}(@[0-9]{1,9})?$"
 

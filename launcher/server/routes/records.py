@@ -165,7 +165,7 @@ def _settings_side(run: ReadRun) -> diff.Side:
 
 @router.get(f"{JOB}/checkpoints", response_model=list[Checkpoint], response_model_exclude_unset=True)
 def get_checkpoints(run: UsesOwnRun) -> Json:
-    """What `rlrun checkpoints --no-verify --json` prints, the newest first, and those that were saved and are gone."""
+    """What `rlrun checkpoints list --no-verify --json` prints, the newest first, and those that are gone."""
     by_step = {one.step: {**one.node, "kept": True} for one in kept_checkpoints.kept(run.folder, verify=False)}
     for event in run.columns.events(Saved):
         if event.step not in by_step:

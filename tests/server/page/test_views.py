@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.events import TrainingGroup
+from tests.server.conftest import write_run
 from tests.server.page.conftest import AXE, Served
 
 pytest.importorskip("playwright.sync_api")
@@ -140,6 +142,24 @@ def test_answers_of_one_turn_are_texts(visit, uuids):
         else:
             page.get_by_label("step").nth(1).wait_for()
         page.get_by_text("turn 50").first.wait_for()
+
+
+def test_a_step_shows_all_its_groups_and_steps_can_be_chosen_that_share_no_prompt(visit, server):
+    groups = tuple(
+        TrainingGroup(at=1.0, step=step, group=group, data_source="d", prompt=f"{step}, {group}", ground_truth="",
+                      responses=("a",), scores=(1.0,), parts={}, advantages=(0.0,))
+        for step in (1, 2) for group in range(60)
+    )  # fmt: skip
+    write_run(server.place / "runs" / "mail" / "many", more=groups)
+    uuid = server.uuid("mail/many")
+    page = visit(f"/run/{uuid}/step/2")
+    page.locator("#groups .count").wait_for()
+    assert page.locator("#groups .count").inner_text() == "60" and page.get_by_text("2, 59").count() == 1
+    page = visit(f"/run/{uuid}/prompts")
+    page.get_by_text("These steps have no prompt in common.").wait_for()
+    page.get_by_label("step").first.select_option("2")
+    page.wait_for_url("**steps=2*2")
+    page.get_by_text("2, 0").first.wait_for()
 
 
 def test_the_plan_shows_the_first_rows_as_tokens(visit):

@@ -11,15 +11,17 @@ import { AnswerText } from "./episode.js";
 
 /** @param {{ job: Job }} props */
 export function Prompts({ job }) {
-  const answer = useGet(at("/api/jobs/{uuid}/prompts", { uuid: job.uuid }, { steps: place.value.query.get("steps") }));
+  const asked = place.value.query.get("steps");
+  const answer = useGet(at("/api/jobs/{uuid}/prompts", { uuid: job.uuid }, { steps: asked }));
   const { steps = [], pairs = [] } = answer.data ?? {};
-  const shown = pairs.length ? pairs[0].step : [];
+  const shown = asked ? asked.split(",").map(Number) : [steps[0], steps[steps.length - 1]];
   const pick = (/** @type {number} */ which) => html`<label>step <select value=${shown[which]}
     onChange=${(/** @type {any} */ event) => ask({ steps: shown.map((step, index) => (index === which ? event.target.value : step)).join() })}>
     ${steps.map((each) => html`<option value=${each} selected=${each === shown[which]}>${each}</option>`)}</select></label>`;
   return html`<${Loaded} of=${answer}>
-    ${pairs.length ? html`<div class="filters">${pick(0)} ${pick(1)}</div>${pairs.map((each) => html`<${Compared} pair=${each} />`)}`
-      : html`<p class="empty">No prompt was answered at more than one step yet.</p>`}<//>`;
+    ${steps.length ? html`<div class="filters">${pick(0)} ${pick(1)}</div>` : null}
+    ${pairs.map((each) => html`<${Compared} pair=${each} />`)}
+    ${pairs.length ? null : html`<p class="empty">${steps.length ? "These steps have no prompt in common." : "No prompt was answered at more than one step yet."}</p>`}<//>`;
 }
 
 /** @param {{ pair: Pair }} props */

@@ -13,7 +13,7 @@ import { PhaseBar, phasesOf, secondsOf } from "./machines.js";
 export function Step({ job, step }) {
   const now = Number(step);
   const rows = useGet(at("/api/jobs/{uuid}/metrics", { uuid: job.uuid }, { names: "*", from: step, to: step }));
-  const answer = useGet(at("/api/jobs/{uuid}/groups", { uuid: job.uuid }, { step }));
+  const answer = useGet(at("/api/jobs/{uuid}/groups", { uuid: job.uuid }, { step, size: 1000 }));
   const [filter, setFilter] = useState("");
   const to = (/** @type {number} */ number) => `/run/${job.uuid}/step/${number}`;
   const groups = answer.data?.items ?? [];
@@ -33,7 +33,7 @@ export function Step({ job, step }) {
       ${Object.keys(phases).length ? html`<section aria-labelledby="phases"><h3 id="phases">Time
         <span class="dim num">${number(secondsOf(phases))} s</span></h3>
         <${PhaseBar} phases=${phases} /></section>` : null}
-      <section aria-labelledby="groups"><h3 id="groups">Groups <span class="count num">${groups.length}</span></h3>
+      <section aria-labelledby="groups"><h3 id="groups">Groups <span class="count num">${number(answer.data.total)}</span></h3>
         ${groups.length ? html`<${GroupTable} job=${job} groups=${groups} />` : html`<p class="dim">The answers of this step were not kept${isLive(job) && now >= job.step ? ", or not yet" : ""}. <a href="/run/${job.uuid}/answers">Groups that were kept</a></p>`}
       </section>
       <section aria-labelledby="numbers"><h3 id="numbers">Metrics</h3>
