@@ -19,7 +19,7 @@ from launcher.core.files import read_file
 from launcher.core.metrics import HeldOut, label
 from launcher.core.redaction import printable, redact
 from launcher.core.state import LEVELS, RunState
-from launcher.launch.sweep import MARK
+from launcher.launch.queue import PROBLEM_MARK
 from launcher.monitor.console import waiting
 from launcher.runs.folder import Folder
 from launcher.runs.store import Run
@@ -75,8 +75,8 @@ def _last_words(folder: Folder) -> str:
     """The problems that its process printed last, one a line; without any, its last line."""
     with suppress(OSError):
         if lines := read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines():
-            told = [*takewhile(lambda line: line.startswith(MARK), reversed(lines))]
-            return "\n".join(line.removeprefix(MARK) for line in reversed(told)) or lines[-1]
+            told = [*takewhile(lambda line: line.startswith(PROBLEM_MARK), reversed(lines))]
+            return "\n".join(line.removeprefix(PROBLEM_MARK) for line in reversed(told)) or lines[-1]
     return "its process ended before it began"
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, Problems
-from launcher.launch.sweep import MARK
+from launcher.launch.queue import PROBLEM_MARK
 from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
 from launcher.server.problems import declared
@@ -96,7 +96,7 @@ def _run_command(*words: str) -> dict[str, Any]:
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if result.returncode:
         lines = result.stderr.decode("utf-8", "replace").splitlines()
-        problems = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)] or lines[-1:]
+        problems = [line.removeprefix(PROBLEM_MARK) for line in lines if line.startswith(PROBLEM_MARK)] or lines[-1:]
         raise Problems([Problem("", line) for line in problems] or Problem(words[0], f"ended with {result.returncode}"))
     answer: dict[str, Any] = parse_json(result.stdout)
     return answer
