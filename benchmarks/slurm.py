@@ -32,7 +32,7 @@ WORDS = [
     f"trainer.total_training_steps={STEPS}", "trainer.save_freq=40",
 ]  # fmt: skip
 TWO = ["hardware.nnodes=2"]
-PATIENCE_S = 300.0
+PATIENCE_S = 1200.0
 
 
 @dataclass(frozen=True)
