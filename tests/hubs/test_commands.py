@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +97,25 @@ def test_ctrl_c_and_the_same_command_continues(
     hub.add("o/m", files, xet=source == "xet")
     words = ("model", "download", "o/m", "--source", "huggingface" if source == "xet" else source)
     process = rlrun.begin(*words, env=environment)
-    until(lambda: hub.sent[NAME] > 1_000_000)
+    until(lambda: hub.sent[NAME] > 1_000_000 and (not resumes or _largest_file(tmp_path / "store") > 500_000))
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=600) == 130
     assert "✗ stopped; run the same command to continue" in (tmp_path / "said").read_text()
-    hub.bytes_per_s = None
+    hub.bytes_per_s, sent_before = None, hub.sent[NAME]
     again = rlrun(*words, env=environment)
     assert again.returncode == 0 and "Traceback" not in again.stderr
     assert (tmp_path / "store/o/m" / NAME).read_bytes() == files[NAME]
     assert hub.sent["tokenizer.json"] == len(files["tokenizer.json"])
-    assert (hub.sent[NAME] < 1.1 * len(files[NAME]) + 100_000) == resumes
+    assert (hub.sent[NAME] - sent_before < len(files[NAME]) - 400_000) == resumes
+
+
+def _largest_file(folder: Path) -> int:
+    """Bytes of the largest file below `folder`, in which files may come and go."""
+    sizes = [0]
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return max(sizes)
 
 
 def test_help_loads_no_hub(tmp_path: Path) -> None:

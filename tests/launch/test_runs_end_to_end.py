@@ -170,7 +170,7 @@ def test_a_second_signal_ends_at_once(home: Any, small: list[str], until: Callab
     time.sleep(0.2)
     assert process.poll() is None, "the first signal waits until it can save"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 143
+    assert process.wait(timeout=600) == 143
     assert not list(run.glob("checkpoints/step_*")), "nothing was saved on the way out"
     assert not Path(f"/proc/{child}").exists()
     assert state_of(run).why == "SIGTERM, ended at once; nothing is saved yet"
@@ -190,14 +190,17 @@ def test_two_processes_are_stopped_killed_and_asked_to_end(
     process = home.begin("train", *words, "cluster.stall_grace_s=1.5")
     until(lambda: steps_told(run) > 20)
     stopped = workers(process.pid)[1]
+    why = f"rank 1 (process {stopped} on {socket.gethostname()}): was stopped, as by SIGSTOP"
+
+    def stops() -> list[Stalled]:  # a busy machine stalls the run, too
+        return [event for event in events(run, Stalled) if why in event.why]
+
     os.kill(stopped, signal.SIGSTOP)
-    until(lambda: events(run, Stalled))
-    (stalled,) = events(run, Stalled)
-    assert stalled.rank == 1
-    assert f"rank 1 (process {stopped} on {socket.gethostname()}): was stopped, as by SIGSTOP" in stalled.why
+    until(stops)
     os.kill(stopped, signal.SIGCONT)
-    until(lambda: events(run, WentOn))
-    assert len(events(run, Stalled)) == 1, "said once"
+    until(lambda: len(events(run, WentOn)) == len(events(run, Stalled)))
+    (stalled,) = stops()
+    assert stalled.rank == 1
 
     os.kill(stopped, signal.SIGKILL)  # before the first checkpoint: it needs the model that it began with
     until(lambda: events(run, Restarted) and len(workers(process.pid)) == 2 and state_of(run).step > 5)
@@ -205,7 +208,7 @@ def test_two_processes_are_stopped_killed_and_asked_to_end(
     assert again.cause == "killed" and again.why.startswith("rank 1: killed by SIGKILL")
 
     os.kill(workers(process.pid)[1], signal.SIGTERM)
-    assert process.wait(timeout=60) == 143
+    assert process.wait(timeout=600) == 143
     state = state_of(run)
     assert state.status == "stopped" and state.checkpoint == f"checkpoints/step_{state.step:06d}"
     assert re.fullmatch(rf"SIGTERM to rank [01]; {state.checkpoint} is the newest checkpoint", state.why)
