@@ -75,8 +75,8 @@ def _last_words(folder: Folder) -> str:
     """The problems that its process printed last, one a line; without any, its last line."""
     with suppress(OSError):
         if lines := read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines():
-            told = [*takewhile(lambda line: line.startswith(PROBLEM_MARK), reversed(lines))]
-            return "\n".join(line.removeprefix(PROBLEM_MARK) for line in reversed(told)) or lines[-1]
+            problems = [*takewhile(lambda line: line.startswith(PROBLEM_MARK), reversed(lines))]
+            return "\n".join(line.removeprefix(PROBLEM_MARK) for line in reversed(problems)) or lines[-1]
     return "its process ended before it began"
 
 

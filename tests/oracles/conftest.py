@@ -117,14 +117,14 @@ def trl_grpo() -> Callable[..., Any]:
     """The loss of `GRPOTrainer` at log-probabilities [B, T]; keywords are its settings."""
     trainers = pytest.importorskip("trl.trainer.grpo_trainer")
 
-    def loss(logp: Any, batch: Batch, *, delta: float | None = None, **told: Any) -> Any:
+    def loss(logp: Any, batch: Batch, *, delta: float | None = None, **settings: Any) -> Any:
         held = {"use_bias_correction_kl": False, "delta": delta, "steps_per_generation": 1}
         defaults = {
             "loss_type": "grpo", "importance_sampling_level": "token", "beta": 0.0, "epsilon_low": 0.2,
             "epsilon_high": 0.2, "max_completion_length": logp.shape[1],
         }  # fmt: skip
         trainer = SimpleNamespace(
-            **(defaults | told), args=SimpleNamespace(**held),
+            **(defaults | settings), args=SimpleNamespace(**held),
             _get_per_token_logps_and_entropies=lambda *_, **__: (logp, torch.zeros_like(logp), None),
             aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None, use_vllm=False,
             model=SimpleNamespace(training=True), current_gradient_accumulation_steps=1,

@@ -193,8 +193,8 @@ def test_attempts_are_counted_by_their_numbers(folder: Folder) -> None:
 
 def test_the_ends_of_attempts_are_those_that_events_tell(folder: Folder) -> None:
     again = Restarted(at=50.0, step=2, attempt=2, cause="killed", why="rank 1: killed by SIGKILL")
-    told = [(1, STARTED), (1, step(3)), (2, again), (2, step(4)), (3, Resumed(step=4, attempt=3)), (3, ENDED)]
-    folder.events.write_text("".join(to_line(event, seq=n, attempt=of) + "\n" for n, (of, event) in enumerate(told)))
+    logged = [(1, STARTED), (1, step(3)), (2, again), (2, step(4)), (3, Resumed(step=4, attempt=3)), (3, ENDED)]
+    folder.events.write_text("".join(to_line(event, seq=n, attempt=of) + "\n" for n, (of, event) in enumerate(logged)))
     for _ in range(4):
         folder.new_attempt()
     assert read_attempts(folder) == [

@@ -62,7 +62,7 @@ export RAY_TMPDIR=/tmp/rlrun-$SLURM_JOB_ID RAY_gcs_rpc_server_reconnect_timeout_
 export RAY_health_check_initial_delay_ms=5000 RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=5000
 keep() {{
   umask 077
-  mkdir -p "$RAY_TMPDIR" && [ -O "$RAY_TMPDIR" ] || exit 1  # nobody else's
+  mkdir -p "$RAY_TMPDIR" && [ -O "$RAY_TMPDIR" ] || exit 1  # it must be this user's own
   trap 'kill "$ray"; wait "$ray"; rm -rf "$RAY_TMPDIR"; exit' TERM
   while true; do
     {python} -m ray.scripts.scripts start --block --disable-usage-stats{args} "$@" &
