@@ -174,7 +174,7 @@ import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as
 	$(VENV)/bin/python benchmarks/import_scripts.py
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
-	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py
+	$(VENV)/bin/python tests/cases/launches.py
 
 logs: $(VENV)/ready-dev  ## the values that are read of each log in LOGS=folder, against a simple count
 	$(VENV)/bin/python benchmarks/reading_logs.py $(LOGS)
@@ -183,7 +183,7 @@ labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose L
 	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS)
 
 hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
-	$(VENV)/bin/python benchmarks/hostile.py
+	$(VENV)/bin/python tests/cases/hostile.py
 
 ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways and 13 healthy ones, with 3 seeds: what each says of itself
 	$(VENV)/bin/python benchmarks/ruined.py ruined --seeds 3
@@ -201,8 +201,8 @@ seed-noise: $(VENV)/ready-dev  ## simulate runs of equal and of different settin
 	$(VENV)/bin/python benchmarks/seed_noise.py
 
 first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week: other launches, names of other programs, five mistakes at once
-	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
-	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/names.py
+	$(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
+	$(VENV)/bin/python tests/cases/names.py
 
 memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 8 runs
 	$(VENV)/bin/python benchmarks/memory.py
@@ -259,10 +259,10 @@ $(VERL)/ready: Makefile
 
 test-verl: $(VENV)/ready-dev $(VERL)/ready  ## verl 0.9.1 itself: it reads our data, our rules equal its own, and SFT trains; short
 	PYTHONPATH=$(CURDIR) $(VERL)/bin/python -W ignore -m pytest tests/verl --no-header -p no:cacheprovider
-	$(VENV)/bin/python benchmarks/verl_runs.py $(CURDIR)/$(VERL)/bin/python sft
+	PYTHONPATH=$(CURDIR)/tests/cases $(VENV)/bin/python benchmarks/verl_runs.py $(CURDIR)/$(VERL)/bin/python sft
 
 verl-runs: $(VENV)/ready-dev $(VERL)/ready  ## train SFT, GRPO, PPO, DAPO and GSPO with verl 0.9.1 on this CPU, each resumed, and one killed
-	$(VENV)/bin/python benchmarks/verl_runs.py $(CURDIR)/$(VERL)/bin/python
+	PYTHONPATH=$(CURDIR)/tests/cases $(VENV)/bin/python benchmarks/verl_runs.py $(CURDIR)/$(VERL)/bin/python
 
 verl-rules: $(VERL)/ready  ## our verdict on 500 random configs of verl beside its own validate_config, SEED=0
 	PYTHONPATH=$(CURDIR) $(VERL)/bin/python -W ignore benchmarks/verl_rules.py 500 $(SEED)
