@@ -21,7 +21,7 @@ from launcher.data.files import Files
 from launcher.data.formats import READ_KEYS, needs_each_row
 from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES, solved_question
 from launcher.data.reader import Block, Chunk, RowBatch
-from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_line
+from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_row
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow
 
@@ -59,7 +59,7 @@ def _table_of_lines(block: Block) -> pa.Table | None:
         return None
     if lines.count(b"}\n{") + lines.count(b"}\r\n{") != breaks:
         return None
-    first = parse_line(block.name, block.first, lines.split(b"\n", 1)[0])
+    first = parse_row(block.name, lines.split(b"\n", 1)[0])
     if not isinstance(first, RawRow):
         return None
     # Without explicit types arrow parses texts that look like timestamps.
