@@ -55,7 +55,7 @@ def read_tokenizer(path: str, **own: Any) -> PreTrainedTokenizerFast:
     configs = [config.read(folder, name) or {} for name in ("generation_config.json", "config.json")]
     id_to_token = {number: token for token, number in tokenizer.get_vocab().items()}
     for name in ("eos_token", "bos_token", "pad_token"):
-        ids = [number for node in configs for number in _as_ids(node.get(f"{name}_id")) if number in id_to_token]
+        ids = [number for node in configs for number in as_ids(node.get(f"{name}_id")) if number in id_to_token]
         if getattr(tokenizer, name) is None and ids:
             setattr(tokenizer, name, id_to_token[ids[0]])
     return tokenizer
@@ -68,7 +68,8 @@ def tokenizer_by_class(path: str, **own: Any) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(path, **own)
 
 
-def _as_ids(ids: Any) -> list[int]:
+def as_ids(ids: Any) -> list[int]:
+    """The ids that a configuration states, which may be one, a list, or nothing that is an id."""
     return [number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int]
 
 

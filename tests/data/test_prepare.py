@@ -113,7 +113,7 @@ def started(source: Path, out: Path, limit: str = "") -> subprocess.Popen[str]:
 def test_a_kill_leaves_nothing_half_done(tmp_path: Path, out: Path) -> None:
     rows(source := tmp_path / "a.jsonl", 300_000)
     process = started(source, out)
-    while not list(tmp_path.glob(".unfinished-*/train*.parquet")):
+    while not list(tmp_path.glob(".unfinished-*/new/train*.parquet")):
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

@@ -14,7 +14,7 @@ from launcher.data.files import Files
 from launcher.models.pretrained import Pretrained
 from launcher.spec.data import Message, Row
 from launcher.text.encoder import Encoder, Pair
-from launcher.text.lengths import count_tokens
+from launcher.text.measure import count_tokens
 from launcher.text.tokenizer import character_tokenizer, load_tokenizer
 
 

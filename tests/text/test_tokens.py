@@ -17,7 +17,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split, Text
 from launcher.text.bridge import Bridge
 from launcher.text.encoder import Encoder, Pair, Tokens
-from launcher.text.lengths import count_tokens
+from launcher.text.measure import count_tokens
 from launcher.text.tokenizer import character_tokenizer, load_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
