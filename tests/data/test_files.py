@@ -45,23 +45,6 @@ def test_files_are_read_in_the_order_given_and_patterns_sorted(monkeypatch: pyte
     assert read("~/data/a.jsonl") == [(f"{folder}/data/a.jsonl:1", "1")]
 
 
-def test_what_is_not_there_is_refused_and_not_passed_over() -> None:
-    assert read("data/c.jsonl") == [("data/c.jsonl", "cannot be read: no such file or directory")]
-    assert read("data/c*.jsonl") == [("data/c*.jsonl", "the pattern matches no file")]
-    assert read("data") == [("data", "the ending of 'data' is not known; expected "
-                             f"{ENDED}")]  # fmt: skip
-
-
-def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
-    Path("data/a.jsonl").write_bytes(b'{"prompt" :  "p", "respnse": 1}\r\n')
-    (found,) = Files(train_files=("data/a.jsonl",)).read("train", "answers")
-    assert found == RefusedRow(
-        "data/a.jsonl:1",
-        "response is missing; it has prompt, respnse; did you mean response?",
-        '{"prompt" :  "p", "respnse": 1}\r',
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "lines"),
     [

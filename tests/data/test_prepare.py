@@ -41,15 +41,6 @@ def prepared_rows(folder: Path) -> Files:
     return Files(train_files=(str(folder / "train.parquet"),))
 
 
-def test_what_is_written_is_read_like_any_other_file(tmp_path: Path, out: Path) -> None:
-    files = rows(tmp_path / "a.jsonl")
-    made = prepare(files, "prompts", out, nothing)
-    assert (made.rows, made.refused, made.sources) == ({"train": 3}, 0, [str(tmp_path / "a.jsonl")])
-    assert json.loads((out / "manifest.json").read_text())["settings"]["format"] == "gsm8k"
-    found = prepared_rows(out).read("train", "prompts")
-    assert [row.ground_truth for row in found if isinstance(row, Row)] == ["0", "1", "2"]
-
-
 def test_prepared_rows_take_the_place_of_others_and_of_nothing_else(tmp_path: Path, out: Path) -> None:
     files = rows(tmp_path / "a.jsonl")
     prepare(replace(files, val_files=files.train_files), "prompts", out, nothing)
@@ -175,13 +166,6 @@ def test_a_ground_truth_keeps_its_type(tmp_path: Path, out: Path, truths: list[A
         if isinstance(row, Row)
     ]
     assert (found, [*map(type, found)]) == (truths, [*map(type, truths)])
-
-
-def test_ground_truths_of_two_types_do_not_fit_into_one_column(tmp_path: Path, out: Path) -> None:
-    file = tmp_path / "truths.jsonl"
-    file.write_text("".join(json.dumps({"prompt": "1?", "ground_truth": truth}) + "\n" for truth in ([1], "b")))
-    with pytest.raises(Problems, match="has other types than in the rows before"):
-        prepare(Files(train_files=(str(file),)), "prompts", out, nothing)
 
 
 @pytest.mark.parametrize("chunk", [1, 2])

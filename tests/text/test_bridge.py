@@ -315,7 +315,8 @@ def test_where_the_template_keeps_all_turns_the_episode_is_what_it_writes(name: 
             text = call_of(name, draw.choice(["it", "the shelf", "a 12", "é"]))
             sampled = encoder.ids(text + FAMILIES[name].ends)
             history.append(bridge.turn_of(bridge.read(text)))
-            found, rewritten = bridge.observation_ids(ROW, history, [message := tool(draw.choice(["a", "b <|im_end|>"]))], sampled)
+            message = tool(draw.choice(["a", "b <|im_end|>"]))
+            found, rewritten = bridge.observation_ids(ROW, history, [message], sampled)
             assert not rewritten and found == encoder.ids(encoder.tokenizer.decode(found))
             history.append(message)
             ids += sampled + found
