@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launcher.data import parquet_layout
-from launcher.data.columns import convert_columns, table_of
+from launcher.data.columns import convert_columns
 from launcher.data.files import Files
 from launcher.data.reader import Chunk, read_chunks
 from launcher.data.refused import RefusedLog
@@ -91,7 +91,7 @@ class Converter:
 
     def _convert(self, chunk: Chunk, name: str) -> Iterator[pa.Table]:
         """The good rows of a chunk, in columns where it allows that."""
-        columns = convert_columns(table_of(chunk), self.files, self.kind, name)
+        columns = convert_columns(chunk, self.files, self.kind, name)
         if columns is not None:
             with suppress(UnfitRow):  # caused by some rows, which are found one by one
                 yield self._admit(columns)

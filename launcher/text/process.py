@@ -142,7 +142,7 @@ class TextProcess:
         assert self._process
         self._process.join()
         number, added = -(self._process.exitcode or 0), "added tokens in tokenizer_config.json and tokenizer.json"
-        reasons = {
+        reasons: dict[int, tuple[str, ...]] = {
             signal.SIGPROF: (f"computes for more than {RENDER_S:g} s on the first rows", "chat template"),
             signal.SIGVTALRM: (f"computes for more than {RENDER_S:g} s on one word", "tokenizer"),
             signal.SIGXCPU: (f"computes for more than {WHOLE_S} s", "tokenizer")
