@@ -33,8 +33,7 @@ from launcher.text.encoder import (
     with_rejected,
 )
 from launcher.text.stop_tokens import Turn
-from launcher.text.token_texts import TokenTexts
-from launcher.text.tokenizer import as_ids, load_tokenizer, tokenizer_by_class
+from launcher.text.tokenizer import TokenTexts, as_ids, load_tokenizer, tokenizer_by_class
 from launcher.text.turns import is_call, reasoning_in
 
 _EMPTY_THOUGHT = re.compile(r"\s*(?:<(\w+)>)?\s*</(?:\1|\w*think\w*)>")

@@ -14,9 +14,10 @@ import pytest
 
 from launcher.core.problems import Problems
 from launcher.data.files import Files, source_of
+from launcher.data.quality import count_repeats
 from launcher.data.refused import SHOWN, RefusedLog
 from launcher.data.rows import RawRow
-from launcher.spec.data import SPLITS, RefusedRow, Row, asked
+from launcher.spec.data import SPLITS, Message, RefusedRow, Row, asked
 
 ENDED = ".jsonl, .json, .ndjson, .csv, .tsv, .jsonl.gz, .json.gz, .ndjson.gz, .csv.gz, .tsv.gz or .parquet"
 
@@ -232,3 +233,16 @@ def test_a_source_has_the_name_of_its_file(
     assert source_of(str(tmp_path / name)) == source
     row = Files().row(RawRow(f"{tmp_path / name}:1", {"prompt": "p", "data_source": "its own"}, None), "prompts")
     assert isinstance(row, Row) and row.data_source == "its own"
+
+
+def test_rows_that_are_there_twice() -> None:
+    rows = [Row("a:1", "x"), Row("a:2", "y", "1"), Row("b:3", (Message("user", "x"),)), Row("b:7", "y", "2"),
+            Row("b", "x", ground_truth="4", data_source="other")]  # fmt: skip
+    assert count_repeats(rows, "prompts") == 2, "of two right answers one is not a repetition"
+    games = [Row("a:1", "x", extra_info={"index": 1, "seed": 1}), Row("a:2", "x", extra_info={"seed": 2}),
+             Row("a:3", "x", extra_info={"index": 3, "seed": 1})]  # fmt: skip
+    assert count_repeats(games, "prompts") == 1
+    turns = (Message("user", "x"), Message("assistant", "1"))
+    assert count_repeats([Row("a:1", "x", "1"), Row("a:2", "x", "2"), Row("b:3", turns)], "answers") == 1
+    pairs = [Row("a:1", "x", "1", rejected="2"), Row("a:2", "x", "1", rejected="3")]
+    assert count_repeats(pairs, "pairs") == count_repeats([], "pairs") == 0

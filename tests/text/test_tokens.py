@@ -136,13 +136,6 @@ def test_where_a_template_rewrites_earlier_turns_each_answer_is_learned_in_what_
     assert good(last.demonstration(0, row(turns))) == found.others[0]
 
 
-def test_of_a_conversation_the_last_turn_alone_can_be_learned() -> None:
-    turns = talk("user: a", "assistant: one", "user: b", "assistant: two")
-    every, last = (encoder(chat_tokenizer(), loss_on=on) for on in ("all", "last"))
-    assert learnt_texts(last, good(last.demonstration(0, row(turns)))) == ["two<|im_end|>\n"]
-    assert good(last.demonstration(0, row(turns))).ids == good(every.demonstration(0, row(turns))).ids
-
-
 THINKS = CHATML.replace("<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\n{% endif")
 DROPS = THINKS.replace("{{ message.content }}", "{{ message.content.split('</think>')[-1] }}")
 EMPTY = THINKS.replace(
