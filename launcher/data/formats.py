@@ -227,18 +227,13 @@ def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
         if turns[-1].role == "assistant":
             raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
         return turns
-    if name == "instruction" and not prompt_key:
-        return _with_passages(values, name, expect(name, values[name], str, "text"), holds_them=False)
-    prompt = _prompt(name, required(values, name, prompt_key=prompt_key))
-    return _with_passages(values, name, prompt, holds_them=True) if isinstance(prompt, str) else prompt
-
-
-def _with_passages(values: ReadKeys, name: str, prompt: str, holds_them: bool) -> Text:
-    """A text prompt with `input`, `context` and `history`; `holds_them`: skip passages that it contains already."""
-    if values.keys().isdisjoint(("input", "context", "history")) and prompt.strip():
+    is_task = name == "instruction" and not prompt_key  # an input always completes it
+    value = required(values, name, prompt_key=prompt_key)
+    prompt: Text = expect(name, value, str, "text") if is_task else _prompt(name, value)
+    if not isinstance(prompt, str) or (values.keys().isdisjoint(("input", "context", "history")) and prompt.strip()):
         return prompt
     passages = [expect(key, values.get(key) or "", str, "text") for key in ("input", "context") if key != name]
-    missing = [part for part in passages if part.strip() and not (holds_them and part in prompt)]
+    missing = [part for part in passages if part.strip() and (is_task or part not in prompt)]
     text = "\n".join([prompt] * bool(prompt.strip()) + missing)
     if not text:
         raise UnfitRow(f"{name} is empty")
