@@ -255,9 +255,7 @@ class EndTokens:
         if self.tokenizer.eos_token_id is None:
             return
         of_config, of_generation = map(as_ids, self.stated.values())
-        stop_ids = [
-            number for number in dict.fromkeys([*found, *(of_generation or of_config)]) if number in self.tokens
-        ]
+        stop_ids = dict.fromkeys(number for number in (*found, *(of_generation or of_config)) if number in self.tokens)
         listed = " or ".join(f"{self.name(number)} ({number})" for number in stop_ids)
         yield CheckResult("OK", "model.path", f"answers end with {listed}")
 
@@ -386,9 +384,8 @@ def _lost_arguments(encoder: Encoder, written: Sequence[Written]) -> Iterator[Ch
         lost = {key: each.row for each in written
                 for key in _lost_keys(each.row.template_args.get("tools"), each.opening)}  # fmt: skip
         if lost:
-            message = (
-                f"the chat template leaves out {', '.join(lost)} of tools, as of {next(iter(lost.values())).where}"
-            )
+            first = next(iter(lost.values())).where
+            message = f"the chat template leaves out {', '.join(lost)} of tools, as of {first}"
             fix = "write them as it reads them: with type and function, of name, description and parameters"
             yield CheckResult("WARN", "model.path", message, fix)
 

@@ -141,13 +141,13 @@ class TextProcess:
         """The problem that names why the process has ended, from its exit code."""
         assert self._process
         self._process.join()
-        number, added = -(self._process.exitcode or 0), "added tokens in tokenizer_config.json and tokenizer.json"
+        number = -(self._process.exitcode or 0)
+        load_fix = "use one with fewer added tokens in tokenizer_config.json and tokenizer.json, or another model"
+        too_long = (f"computes for more than {WHOLE_S} s", "tokenizer")
         reasons: dict[int, tuple[str, ...]] = {
             signal.SIGPROF: (f"computes for more than {RENDER_S:g} s on the first rows", "chat template"),
             signal.SIGVTALRM: (f"computes for more than {RENDER_S:g} s on one word", "tokenizer"),
-            signal.SIGXCPU: (f"computes for more than {WHOLE_S} s", "tokenizer")
-            if self._loaded
-            else ("takes too long to load", "tokenizer", f"use one with fewer {added}, or another model"),
+            signal.SIGXCPU: too_long if self._loaded else ("takes too long to load", "tokenizer", load_fix),
         }
         how = f"by {signal.Signals(number).name}" if number > 0 else f"with {-number}"
         return self._problem(*reasons.get(number, (f"ended its process {how}", "tokenizer")))
