@@ -21,7 +21,7 @@ from launcher.data.files import Files
 from launcher.data.formats import READ_KEYS, needs_each_row
 from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES, solved_question
 from launcher.data.reader import Block, Chunk, RowBatch
-from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_line
+from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_row
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow
 
@@ -36,7 +36,27 @@ _UNREAD_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.null())
 Cells = dict[str, pa.Array]
 
 
-def table_of(chunk: Chunk) -> pa.Table | None:
+def convert_columns(chunk: Chunk, files: Files, kind: Kind, name: str) -> pa.Table | None:
+    """The columns to write, without extra_info; None where the rows must be converted one by one. A null column has no
+    type."""
+    table = None if kind == "mixed" or files.format in ("hh", "math") else _table_of(chunk)
+    if table is None or not len(table) or not _is_sound(table):
+        return None
+    try:
+        cells = _text_cells(table, files)
+        values = _example_values(cells, files, kind, name)
+    except UnfitRow:
+        return None
+    used = [cells[name] for name in _placeholders(values)]
+    if not all(map(_all_meaningful, used)):
+        return None
+    if kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py():  # chosen and rejected are the last two
+        return None
+    schema = parquet_layout.schema(kind, pa.string())
+    return pa.table({field.name: _fill(values[field.name], field.type, cells, len(table)) for field in schema})
+
+
+def _table_of(chunk: Chunk) -> pa.Table | None:
     """All rows of a chunk as a table; None where the chunk is not columnar, or not all rows can be read so."""
     if isinstance(chunk, Block):
         return _table_of_lines(chunk)
@@ -59,7 +79,7 @@ def _table_of_lines(block: Block) -> pa.Table | None:
         return None
     if lines.count(b"}\n{") + lines.count(b"}\r\n{") != breaks:
         return None
-    first = parse_line(block.name, block.first, lines.split(b"\n", 1)[0])
+    first = parse_row(block.name, lines.split(b"\n", 1)[0])
     if not isinstance(first, RawRow):
         return None
     # Without explicit types arrow parses texts that look like timestamps.
@@ -70,25 +90,6 @@ def _table_of_lines(block: Block) -> pa.Table | None:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     return table if len(table) == breaks + 1 else None
-
-
-def convert_columns(table: pa.Table | None, files: Files, kind: Kind, name: str) -> pa.Table | None:
-    """The columns to write, without extra_info; None where the rows must be converted one by one. A null column has no
-    type."""
-    if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math") or not _is_sound(table):
-        return None
-    try:
-        cells = _text_cells(table, files)
-        values = _example_values(cells, files, kind, name)
-    except UnfitRow:
-        return None
-    used = [cells[name] for name in _placeholders(values)]
-    if not all(map(_all_meaningful, used)):
-        return None
-    if kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py():  # chosen and rejected are the last two
-        return None
-    schema = parquet_layout.schema(kind, pa.string())
-    return pa.table({field.name: _fill(values[field.name], field.type, cells, len(table)) for field in schema})
 
 
 def _text_cells(table: pa.Table, files: Files) -> Cells:

@@ -110,7 +110,9 @@ def mailbox_of(source: str) -> Path:
         mails = [mail for mail, _ in generated(n_mails, seed)]
         key = hashlib.sha256(repr(mails).encode()).hexdigest()
     else:
-        files = [Path(file) for file in _files(source)]
+        is_dataset = is_id(source) and not Path(source).exists()
+        names = Hub(repo=source).fetched(lambda _: None).train_files if is_dataset else expand(source)
+        files = [Path(name) for name in names]
         if not files or not all(file.is_file() for file in files):
             fix = "use a .sqlite file, a file of mails, or the id of a dataset of mails"
             raise Problems(Problem("environment.mailbox", f"{source} is no file and no dataset", fix, "not-found"))
@@ -118,13 +120,6 @@ def mailbox_of(source: str) -> Path:
         key, mails = hashlib.sha256(json.dumps(file_stats).encode()).hexdigest(), mails_in(map(str, files))
     path = store() / "mailboxes" / f"{key[:16]}.sqlite"
     return path if path.is_file() else write_mailbox(path, mails)
-
-
-def _files(source: str) -> list[str]:
-    if is_id(source) and not Path(source).exists():
-        fetched = Hub(repo=source).fetched(lambda progress: None)
-        return [*fetched.train_files]
-    return expand(source)
 
 
 @settings

@@ -3,6 +3,7 @@ interprets the rows."""
 
 from __future__ import annotations
 
+import codecs
 import glob
 import hashlib
 import os
@@ -19,7 +20,6 @@ from typing import Annotated, Any, Self
 from launcher.core.files import open_file
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, ReadOnlyWith, settings
-from launcher.data.encodings import other_content
 from launcher.data.formats import to_row
 from launcher.data.keys import OF_TURNS, ReadKeys
 from launcher.data.known_datasets import Format, to_standard_row
@@ -180,10 +180,40 @@ def _file_problem(name: str, setting: str, before: str) -> Problem | None:
     if reason := ending_problem(name):
         return Problem(setting, reason, code="bad-file")
     try:
-        other = other_content(name)
+        other = _other_content(name)
     except OSError:  # reading it reports the error
         other = None
     return Problem(setting, f"{name} is {other[0]}", other[1], "bad-file") if other else None
+
+
+_BOMS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
+         codecs.BOM_UTF16_BE: "UTF-16"}  # fmt: skip
+_SIGNATURES = (
+    (b"PK\x03\x04", "a ZIP archive or a workbook of Excel", "save its rows as CSV"),
+    (b"\xd0\xcf\x11\xe0", "a workbook of Excel", "save its rows as CSV"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with zstd -d"),
+    (b"\xfd7zXZ", "compressed by xz", "unpack it with xz -d"),
+    (b"BZh", "compressed by bzip2", "unpack it with bzip2 -d"),
+    (b"version https://git-lfs", "a pointer of Git LFS", "run git lfs pull in its repository"),
+    (b"<!doctype html", "a web page", "download the file itself, not the page that shows it"),
+    (b"<html", "a web page", "download the file itself, not the page that shows it"),
+)
+"""First bytes of files that are not row files, what they are, and what to do."""
+
+
+def _other_content(name: str) -> tuple[str, str] | None:
+    """What a file is, and what to do, if its first bytes show that it is not UTF-8 text. Raises `OSError`."""
+    with open_file(name) as file:
+        head = file.read(64)
+    for start, what, fix in _SIGNATURES:
+        if head.startswith(start) or head.lower().startswith(start):
+            return what, fix
+    if not (encoding := next((name for mark, name in _BOMS.items() if head.startswith(mark)), "")):
+        return None
+    stem, dot, ending = name.rpartition(".")
+    target = f"{stem}.utf8{dot}{ending}" if dot else f"{name}.utf8"
+    command = f"iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > {shlex.quote(target)}"
+    return encoding, f"convert it to UTF-8: {command}"
 
 
 def _row_files(folder: str) -> list[str]:

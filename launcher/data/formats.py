@@ -34,7 +34,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.core.overrides import quoted
 from launcher.core.problems import short_repr, suggest
@@ -43,6 +43,7 @@ from launcher.data.rows import UnfitRow, expect, json_value, truth_of, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
 
+T = TypeVar("T")
 Values = Mapping[str, Any]
 
 ANSWERS = {  # the likelier name first
@@ -227,18 +228,13 @@ def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
         if turns[-1].role == "assistant":
             raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
         return turns
-    if name == "instruction" and not prompt_key:
-        return _with_passages(values, name, expect(name, values[name], str, "text"), holds_them=False)
-    prompt = _prompt(name, required(values, name, prompt_key=prompt_key))
-    return _with_passages(values, name, prompt, holds_them=True) if isinstance(prompt, str) else prompt
-
-
-def _with_passages(values: ReadKeys, name: str, prompt: str, holds_them: bool) -> Text:
-    """A text prompt with `input`, `context` and `history`; `holds_them`: skip passages that it contains already."""
-    if values.keys().isdisjoint(("input", "context", "history")) and prompt.strip():
+    is_task = name == "instruction" and not prompt_key  # an input always completes it
+    value = required(values, name, prompt_key=prompt_key)
+    prompt: Text = expect(name, value, str, "text") if is_task else _prompt(name, value)
+    if not isinstance(prompt, str) or (values.keys().isdisjoint(("input", "context", "history")) and prompt.strip()):
         return prompt
     passages = [expect(key, values.get(key) or "", str, "text") for key in ("input", "context") if key != name]
-    missing = [part for part in passages if part.strip() and not (holds_them and part in prompt)]
+    missing = [part for part in passages if part.strip() and (is_task or part not in prompt)]
     text = "\n".join([prompt] * bool(prompt.strip()) + missing)
     if not text:
         raise UnfitRow(f"{name} is empty")
@@ -290,7 +286,7 @@ def _with_system(values: Values, prompt: Text) -> Text:
 
 def _row(where: str, values: ReadKeys, prompt: Text, response: str | None, default: str | None) -> Row:
     """The row with the fields that all kinds share; `default` is its ground truth if it names none."""
-    rule, prefix = _object("reward_model", values), "reward_model."
+    rule, prefix = _typed("reward_model", values, dict), "reward_model."
     truth = (rule or {}).get("ground_truth")
     if truth is None:
         truth, prefix = values.get("ground_truth"), prefix if rule else ""
@@ -299,10 +295,10 @@ def _row(where: str, values: ReadKeys, prompt: Text, response: str | None, defau
         prompt=prompt,
         response=response,
         ground_truth=default or None if truth is None and rule is None else truth_of(f"{prefix}ground_truth", truth),
-        data_source=_label("data_source", values) or NO_SOURCE,
-        ability=_label("ability", values),
-        extra_info=_object("extra_info", values) or {},
-        style=_label("style", ReadKeys(rule or {})),
+        data_source=_typed("data_source", values, str) or NO_SOURCE,
+        ability=_typed("ability", values, str) or "",
+        extra_info=_typed("extra_info", values, dict) or {},
+        style=_typed("style", ReadKeys(rule or {}), str) or "",
         typed_truth=None if isinstance(truth, str) else truth,
     )
 
@@ -476,21 +472,15 @@ def _content(path: str, value: Any) -> str:
     return "".join(part["text"] for part in value)
 
 
-def _object(name: str, values: ReadKeys) -> dict[str, Any] | None:
-    """An object, or its JSON; any other value, such as the name of a scoring model, is left unread."""
+def _typed(name: str, values: ReadKeys, kind: type[T]) -> T | None:
+    """A value of this type: an object or its JSON, a text or a list of one. Any other, such as the name of a scoring
+    model, is left unread."""
     value = values.get(name)
-    if isinstance(value, str) and value.lstrip()[:1] == "{":
+    if kind is dict and isinstance(value, str) and value.lstrip()[:1] == "{":
         value = json_value(name, value, dict, "an object")
-    if not isinstance(value, dict):
-        values.read.discard(name)
-    return value if isinstance(value, dict) else None
-
-
-def _label(name: str, values: ReadKeys) -> str:
-    """A text, or a list of one text; any other value is left unread."""
-    value = values.get(name)
-    text = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if isinstance(text, str):
-        return text
+    if kind is str and isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, kind):
+        return value
     values.read.discard(name)
-    return ""
+    return None

@@ -7,7 +7,7 @@ refused for a key that is known to change the meaning of its prompt or answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -187,36 +187,27 @@ def refuse_unlearned(path: str, turn: Mapping[str, Any]) -> None:
             raise UnfitRow(f"{got}; every assistant turn is learned, so leave the turn out")
 
 
-class UnreadKeys:
-    """The keys that nothing reads, counted over rows."""
-
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.rows, self.found = 0, dict[str, tuple[int, str]]()
-        for row in rows:
-            self.add(row)
-
-    def add(self, row: Row) -> None:
-        self.rows += 1
+def unread_keys(rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """One result for each key with advice that nothing reads, one for the keys without, and one for columns of plain
+    data."""
+    found = dict[str, list[Row]]()
+    for row in rows:
         for key in row.unread:
-            count, first = self.found.get(key, (0, row.where))
-            self.found[key] = count + 1, first
-
-    def results(self) -> Iterator[CheckResult]:
-        """One result for each key with advice, one for the keys without, and one for columns of plain data."""
-        others, plain = list[str](), list[str]()
-        for key, (count, first) in self.found.items():
-            of_turn = key.startswith(OF_TURNS)
-            kind, use = meaning_of(key.removeprefix(OF_TURNS), "turn" if of_turn else "row")
-            seen = f"{count:,} of {self.rows:,} rows, {first} is the first"
-            if kind == "plain":
-                plain.append(key)
-            elif use:
-                yield CheckResult("WARN", "data", f"nothing reads {key} ({seen})", use)
-            else:
-                others.append(f"{key} ({seen})")
-        if others:
-            more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-            fix = "put what matters into the prompt or the answer, and what a reward needs into extra_info"
-            yield CheckResult("WARN", "data", f"nothing reads {', '.join(others[:_LISTED])}{more}", fix)
-        if plain:
-            yield CheckResult("OK", "data", f"not read, as of a table of data: {', '.join(plain)}")
+            found.setdefault(key, []).append(row)
+    others, plain = list[str](), list[str]()
+    for key, having in found.items():
+        of_turn = key.startswith(OF_TURNS)
+        kind, use = meaning_of(key.removeprefix(OF_TURNS), "turn" if of_turn else "row")
+        seen = f"{len(having):,} of {len(rows):,} rows, {having[0].where} is the first"
+        if kind == "plain":
+            plain.append(key)
+        elif use:
+            yield CheckResult("WARN", "data", f"nothing reads {key} ({seen})", use)
+        else:
+            others.append(f"{key} ({seen})")
+    if others:
+        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+        fix = "put what matters into the prompt or the answer, and what a reward needs into extra_info"
+        yield CheckResult("WARN", "data", f"nothing reads {', '.join(others[:_LISTED])}{more}", fix)
+    if plain:
+        yield CheckResult("OK", "data", f"not read, as of a table of data: {', '.join(plain)}")

@@ -111,13 +111,12 @@ def last_boxed(text: str) -> str | None:
 
 def _hh(values: Values, instruction: str) -> Values:
     prompt = _text(values, "prompt")
-    matches = list(_TURN.finditer(prompt))
-    if not matches or prompt[: matches[0].start()].strip():
+    before, *parts = _TURN.split(prompt)
+    if not parts or before.strip():
         raise UnfitRow("prompt begins with no turn; expected '\\n\\nHuman: ...\\n\\nAssistant:'")
-    ends = [turn.start() for turn in matches[1:]] + [len(prompt)]
     turns = [
-        {"role": "user" if turn[1] == "Human" else "assistant", "content": prompt[turn.end() : end].strip()}
-        for turn, end in zip(matches, ends, strict=True)
+        {"role": "user" if speaker == "Human" else "assistant", "content": text.strip()}
+        for speaker, text in zip(parts[::2], parts[1::2], strict=True)
     ]
     if turns[-1] == {"role": "assistant", "content": ""}:  # the empty turn in which the answer is to be written
         turns.pop()

@@ -40,28 +40,21 @@ class Mail:
         head = (("from", self.sender), ("to", self.recipient), ("date", self.date), ("subject", self.subject))
         return "\n".join([*(f"{name}: {value}" for name, value in head if value), self.body])
 
-
-@dataclass(frozen=True)
-class SearchHit:
-    """A mail that a search found."""
-
-    message_id: str
-    sender: str
-    subject: str
-
     @property
     def line(self) -> str:
+        """The mail in a list of search results."""
         return " ".join(f"{self.message_id} {self.sender}: {self.subject}".split())
+
+
+_COLUMNS = ", ".join(field.name for field in fields(Mail))
 
 
 def mail_of(values: Mapping[str, Any]) -> Mail:
     """The mail in a row. Raises `ValueError` where it has no id."""
-    by_field = {
-        name: next((values[key] for key in keys if values.get(key) is not None), "") for name, keys in _KEYS.items()
-    }
-    texts = {
-        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in by_field.items()
-    }
+    texts = {}
+    for name, keys in _KEYS.items():
+        value = next((values[key] for key in keys if values.get(key) is not None), "")
+        texts[name] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     if not texts["message_id"]:
         raise ValueError("a mail has no message_id")
     return Mail(**texts)
@@ -73,14 +66,12 @@ def write_mailbox(path: Path, mails: Iterable[Mail]) -> Path:
     draft = path.with_suffix(f".{os.getpid()}.part")
     draft.unlink(missing_ok=True)
     with closing(sqlite3.connect(draft)) as base, base:
-        names = ", ".join(field.name for field in fields(Mail))
-        base.execute(f"create virtual table mails using fts5({names}, tokenize='porter unicode61')")
+        base.execute(f"create virtual table mails using fts5({_COLUMNS}, tokenize='porter unicode61')")
         base.execute("create table places (message_id text primary key, place integer) without rowid")
         for number, mail in enumerate(mails, start=1):
-            is_new = base.execute("insert or ignore into places values (?, ?)", (mail.message_id, number)).rowcount
-            if is_new:
+            if base.execute("insert or ignore into places values (?, ?)", (mail.message_id, number)).rowcount:
                 base.execute(
-                    f"insert into mails (rowid, {names}) values (?, ?, ?, ?, ?, ?, ?)", (number, *astuple(mail))
+                    f"insert into mails (rowid, {_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", (number, *astuple(mail))
                 )
     draft.replace(path)
     return path
@@ -97,7 +88,7 @@ class Mailbox:
 
     def search(
         self, keywords: str, sender: str = "", after: str = "", before: str = "", most: int = MOST_HITS
-    ) -> list[SearchHit]:
+    ) -> list[Mail]:
         """Mails that have all words of `keywords`, the most relevant first (BM25), then by id. `sender` is a word of
         who sent it, and dates are compared as texts. Only words are searched. Raises `ValueError` without one."""
         terms = " ".join(f'"{word}"' for word in _WORD.findall(keywords))
@@ -105,16 +96,14 @@ class Mailbox:
             raise ValueError("keywords has no word; use one or more, such as budget")
         query = terms + "".join(f' sender:"{word}"' for word in _WORD.findall(sender))
         rows = self._base.execute(
-            "select message_id, sender, subject from mails"
+            f"select {_COLUMNS} from mails"
             " where mails match ? and (? = '' or date >= ?) and (? = '' or date < ?)"
             " order by round(rank, 9), message_id limit ?",
             (query, after, after, before, before, most),
         )
-        return [SearchHit(*row) for row in rows]
+        return [Mail(*row) for row in rows]
 
     def read(self, message_id: str) -> Mail | None:
-        names = ", ".join(f"mails.{field.name}" for field in fields(Mail))
-        row = self._base.execute(
-            f"select {names} from places join mails on mails.rowid = place where places.message_id = ?", (message_id,)
-        ).fetchone()
+        wanted = "select place from places where message_id = ?"
+        row = self._base.execute(f"select {_COLUMNS} from mails where rowid = ({wanted})", (message_id,)).fetchone()
         return Mail(*row) if row else None

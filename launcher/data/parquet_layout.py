@@ -100,9 +100,9 @@ def numbered(columns: pa.Table, split: str, start: int) -> pa.Table:
     info = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
     if "extra_info" in columns.column_names:
         own = columns["extra_info"].combine_chunks()
-        info = {**{field.name: values for field, values in zip(own.type, own.flatten(), strict=True)}, **info}
+        own_values = zip((field.name for field in own.type), own.flatten(), strict=True)
+        info |= {name: values for name, values in own_values if name not in info}
         columns = columns.drop_columns("extra_info")
-    info = {name: info[name] for name in dict.fromkeys(["split", "index", *info])}
     return columns.append_column("extra_info", pa.StructArray.from_arrays(list(info.values()), list(info)))
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from launcher.core.bounded_parse import parse_json
@@ -73,33 +74,25 @@ def _may_be_replaced(folder: Path) -> bool:
 
 @contextmanager
 def _draft(final: Path) -> Iterator[Path]:
-    """A temporary folder, which takes the place of `final` when complete, and is removed on failure."""
+    """A temporary folder, which takes the place of `final` when complete, and is removed on failure. Those of processes
+    of this machine that have ended are removed first."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale_drafts(final.parent)
-    draft = final.parent / f"{_DRAFT}{final.name}@{socket.gethostname()}@{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    try:
+    host = socket.gethostname()
+    for path in final.parent.glob(f"{_DRAFT}*@{host}@*"):
+        if not Path("/proc", path.name.rpartition(f"@{host}@")[2].partition("@")[0]).exists():
+            shutil.rmtree(path, ignore_errors=True)
+    prefix = f"{_DRAFT}{final.name}@{host}@{os.getpid()}@"
+    with TemporaryDirectory(prefix=prefix, dir=final.parent, ignore_cleanup_errors=True) as temporary:
+        draft = Path(temporary, "new")
+        draft.mkdir()
         yield draft
-        for file in draft.iterdir():
-            fsync_path(file)
-        fsync_path(draft)
-        earlier = draft.with_name(f"{_DRAFT}earlier-{draft.name.removeprefix(_DRAFT)}")
+        for path in (*draft.iterdir(), draft):
+            fsync_path(path)
         if final.exists():
-            final.rename(earlier)
+            final.rename(f"{temporary}earlier")
         draft.rename(final)
         fsync_path(final.parent)
-        shutil.rmtree(earlier, ignore_errors=True)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _remove_stale_drafts(root: Path) -> None:
-    """Remove the drafts of processes of this machine that have ended."""
-    for path in root.glob(f"{_DRAFT}*@{socket.gethostname()}@*"):
-        pid = path.name.rpartition("@")[2]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(f"{temporary}earlier", ignore_errors=True)
 
 
 def _convert(files: Files, kind: Kind, draft: Path, watch: OnDataProgress, final: Path) -> PreparedData:

@@ -12,15 +12,16 @@ import io
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any
 
 from launcher.core.files import open_file
 from launcher.core.problems import error_message, short_repr
-from launcher.data.records import BREAKS, Found, array_rows, csv_rows, ended
-from launcher.data.rows import BOM, MAX_ROW_BYTES, RawRow, UnfitRow, check, parse_line, too_long
+from launcher.data.records import BREAKS, array_rows, csv_rows, ended
+from launcher.data.rows import BOM, MAX_ROW_BYTES, Found, RawRow, UnfitRow, check, parse_row, too_long
 from launcher.spec.data import ENDINGS, RefusedRow
 
 FORMS = "JSONL, JSON, CSV or parquet"
@@ -40,30 +41,26 @@ _GROUP_ROWS = 4096
 """Most rows of CSV or of a JSON array in one chunk."""
 
 
-class Chunk(Protocol):
-    """Consecutive rows of a file."""
-
-    def rows(self) -> Iterator[Found]:
-        """The rows one by one, good or refused."""
+Chunk = Iterable[Found]
+"""Consecutive rows of a file, good or refused."""
 
 
 def read_rows(name: str) -> Iterator[Found]:
     """Every row of the file once, in file order, good or refused."""
-    for chunk in read_chunks(name):
-        yield from [chunk] if isinstance(chunk, RefusedRow) else chunk.rows()
+    return chain.from_iterable(read_chunks(name))
 
 
-def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> Iterator[Chunk | RefusedRow]:
+def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> Iterator[Chunk]:
     """Every row of the file once, in chunks. `advance` is called with the bytes of the file that each chunk took."""
     if reason := ending_problem(name):
-        yield ended(name, reason)
+        yield [ended(name, reason)]
         return
     with ExitStack() as stack:
         try:
             file: Any = stack.enter_context(open_file(name))
             head = file.peek(4)
         except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in the name
-            yield ended(name, f"cannot be read: {error_message(error)}")
+            yield [ended(name, f"cannot be read: {error_message(error)}")]
             return
         read_to, empty = 0, True
         for chunk in _chunks(name, file, head) if head else ():
@@ -73,7 +70,7 @@ def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> I
             advance(position - read_to)
             read_to = position
         if empty:
-            yield ended(name, "the file is empty")
+            yield [ended(name, "the file is empty")]
 
 
 def ending_problem(name: str) -> str | None:
@@ -85,7 +82,7 @@ def ending_problem(name: str) -> str | None:
     return f"the ending of {short_repr(name)} is not known; {fix}"
 
 
-def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
+def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk]:
     """The chunks of a file in any format; its first bytes (`head`) take precedence over its name."""
     if name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
         return _batches(name, file)
@@ -104,31 +101,21 @@ def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
         return _group_rows(csv_rows(name, text, separator))
     if wrapped := _WRAPPED_ROWS.match(start):
         command = f"jq -c '.{wrapped[1].decode()}[]' {shlex.quote(name)} > rows.jsonl"
-        return iter([ended(name, f"one object over several lines holds the rows; write one on each line: {command}")])
+        return iter([[ended(name, f"one object over several lines holds the rows; write one on each line: {command}")]])
     return _group_rows(array_rows(name, text)) if start.startswith(b"[") else _blocks(name, text)
 
 
-@dataclass(frozen=True)
-class _RowGroup:
-    """A chunk of rows that were read one by one."""
-
-    found: tuple[Found, ...]
-
-    def rows(self) -> Iterator[Found]:
-        yield from self.found
-
-
-def _group_rows(rows: Iterator[Found]) -> Iterator[_RowGroup]:
+def _group_rows(rows: Iterator[Found]) -> Iterator[Chunk]:
     """Group up to _GROUP_ROWS rows, or about CHUNK_BYTES of them."""
     group, size = list[Found](), 0
     for row in rows:
         group.append(row)
         size += len(row.raw if isinstance(row, RefusedRow) else row.line or b"")
         if len(group) == _GROUP_ROWS or size >= CHUNK_BYTES:
-            yield _RowGroup(tuple(group))
+            yield group
             group, size = [], 0
     if group:
-        yield _RowGroup(tuple(group))
+        yield group
 
 
 # ---- lines of JSON
@@ -142,13 +129,13 @@ class Block:
     first: int  # number of the first line, from 1
     data: bytes
 
-    def rows(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[Found]:
         for number, line in enumerate(self.data.removesuffix(b"\n").split(b"\n"), start=self.first):
             if line.strip():  # editors, shells and people leave blank lines
-                yield parse_line(self.name, number, line)
+                yield parse_row(f"{self.name}:{number}", line)
 
 
-def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
+def _blocks(name: str, file: Any) -> Iterator[Chunk]:
     """Every line once, in blocks of about CHUNK_BYTES. A line that is too long is refused; where the file breaks off,
     reading ends after the block before."""
     number = 1
@@ -168,10 +155,10 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
                 size += len(tail)
                 if not (tail := file.readline(CHUNK_BYTES)):
                     break
-            yield RefusedRow(f"{name}:{number}", too_long("line", size + len(tail.removesuffix(b"\n"))), "")
+            yield [RefusedRow(f"{name}:{number}", too_long("line", size + len(tail.removesuffix(b"\n"))), "")]
             number += 1
     except BREAKS as error:
-        yield ended(f"{name}:{number}", f"the file breaks off behind this line: {error_message(error)}")
+        yield [ended(f"{name}:{number}", f"the file breaks off behind this line: {error_message(error)}")]
 
 
 # ---- parquet
@@ -185,22 +172,38 @@ class RowBatch:
     first: int  # number of its first row, from 1
     columns: Any
 
-    def rows(self) -> Iterator[Found]:
-        parts = (self.columns.slice(at, _VALUE_ROWS) for at in range(0, self.columns.num_rows, _VALUE_ROWS))
-        for number, values in enumerate((row for part in parts for row in _python_rows(part)), start=self.first):
-            where = f"{self.name}:{number}"
-            if isinstance(values, str):
-                yield RefusedRow(where, values, "")
-                continue
-            row = RawRow(where, values, None)
+    def __iter__(self) -> Iterator[Found]:
+        for at in range(0, self.columns.num_rows, _VALUE_ROWS):
+            yield from self._rows(at, self.columns.slice(at, _VALUE_ROWS))
+
+    def _rows(self, at: int, part: Any) -> Iterator[Found]:
+        """The rows of a part as Python values, one by one where some have none, such as text that is not UTF-8."""
+        try:
+            values = part.to_pylist()
+        except (ValueError, OverflowError) as error:
+            if part.num_rows == 1:
+                yield RefusedRow(f"{self.name}:{self.first + at}", _describe(error), "")
+            else:
+                for index in range(part.num_rows):
+                    yield from self._rows(at + index, part.slice(index, 1))
+            return
+        for number, each in enumerate(values, start=self.first + at):
+            row = RawRow(f"{self.name}:{number}", each, None)
             try:
-                check(values)
+                check(each)
                 yield row
             except UnfitRow as unfit:
                 yield row.refused(str(unfit))
 
 
-def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
+def _describe(error: Exception) -> str:
+    """Why Arrow cannot turn a row into Python values."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte offset {error.start} of a text"
+    return f"cannot be turned into plain values: {error_message(error)[:200]}"
+
+
+def _batches(name: str, file: Any) -> Iterator[Chunk]:
     """The file's rows in order; where the file is damaged, a refused row with the reason ends it."""
     import pyarrow as pa  # noqa: PLC0415  late, as above
     import pyarrow.parquet as pq  # noqa: PLC0415  late, as above
@@ -212,7 +215,7 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
         columns, n_rows = source.schema_arrow.names, source.metadata.num_rows
         duplicate = min((column for column, count in Counter(columns).items() if count > 1), default=None)
         if n_rows and duplicate is not None:
-            yield ended(name, f"column {short_repr(duplicate)} stands twice")
+            yield [ended(name, f"column {short_repr(duplicate)} stands twice")]
             return
         groups = range(source.num_row_groups)
         total = sum(source.metadata.row_group(group).total_byte_size for group in groups)
@@ -223,23 +226,7 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
                 row += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: a damaged column name
         reason = f"the parquet file is cut short or damaged, no row from here on: {error_message(error)[:200]}"
-        yield ended(f"{name}:{row + 1}" if row else name, reason)
+        yield [ended(f"{name}:{row + 1}" if row else name, reason)]
         return
     if row < n_rows:
-        yield ended(f"{name}:{row + 1}", f"the parquet file promises {n_rows:,} rows and holds {row:,}")
-
-
-def _python_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
-    """The rows as plain Python values, or the reason where a row has none, such as text that is not UTF-8."""
-    try:
-        yield from batch.to_pylist()
-    except (ValueError, OverflowError):
-        for index in range(batch.num_rows):
-            try:
-                rows = batch.slice(index, 1).to_pylist()
-            except UnicodeDecodeError as error:
-                yield f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte offset {error.start} of a text"
-            except (ValueError, OverflowError) as error:
-                yield f"cannot be turned into plain values: {error_message(error)[:200]}"
-            else:
-                yield rows[0]
+        yield [ended(f"{name}:{row + 1}", f"the parquet file promises {n_rows:,} rows and holds {row:,}")]

@@ -12,6 +12,7 @@ import shlex
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from launcher.core.problems import error_message, short_repr
@@ -19,10 +20,11 @@ from launcher.data.rows import (
     BOM,
     MAX_ROW_BYTES,
     TOO_DEEP,
+    Found,
     RawRow,
     UnfitRow,
     check_bytes,
-    parse_object,
+    parse_row,
     reversible_text,
 )
 from launcher.spec.data import RefusedRow
@@ -31,8 +33,6 @@ MAX_ARRAY_BYTES = 256 * 2**20
 """Most bytes of a JSON array, which is read into memory as a whole."""
 BREAKS = (OSError, EOFError, zlib.error)
 """Exceptions that reading a damaged or truncated file raises."""
-
-Found = RawRow | RefusedRow
 
 
 def ended(where: str, reason: str, raw: bytes = b"") -> RefusedRow:
@@ -45,82 +45,61 @@ def ended(where: str, reason: str, raw: bytes = b"") -> RefusedRow:
 csv.field_size_limit(MAX_ROW_BYTES)  # Python's own is 128 KiB
 _MAX_COLUMNS = 4096
 _OPEN_QUOTE = "a quote that begins in this row is never closed; close it, or double each quote in a text"
+_TOO_LONG = (
+    f"the row has more than {MAX_ROW_BYTES:,} bytes (it stays in the file only): a quote in it may be open; no row"
+    " after it is read"
+)
 
 
-class _Unrecoverable(Exception):
-    """No end of a record can be found after this line, so reading ends here."""
-
-
-class _RecordLines(Iterator[str]):
-    """The lines of a CSV file for `csv.reader`, which takes as many as a record has; `taken` collects them."""
-
-    def __init__(self, file: Any) -> None:
-        self.file, self.number, self.taken = file, 0, bytearray()
-
-    @property
-    def raw(self) -> bytes:
-        """The bytes of the record in its file, without the last newline."""
-        return bytes(self.taken.removesuffix(b"\n"))
-
-    def begin(self) -> int:
-        """Begin a record; returns the number of its first line, from 1."""
-        self.taken = bytearray()
-        return self.number + 1
-
-    def __next__(self) -> str:
-        try:
-            line = self.file.readline(MAX_ROW_BYTES + 1)
-        except BREAKS as error:
-            raise _Unrecoverable(f"the file breaks off behind this line: {error_message(error)}") from error
-        if not line:
-            raise StopIteration
-        self.number += 1
-        line = line.removeprefix(BOM) if self.number == 1 else line
-        self.taken += line
-        if len(self.taken) > MAX_ROW_BYTES + line.endswith(b"\n"):
-            more = f"the row has more than {MAX_ROW_BYTES:,} bytes (it stays in the file only)"
-            raise _Unrecoverable(f"{more}: a quote in it may be open; no row after it is read")
-        return line.decode("utf-8", "surrogateescape")
+class _TooLongError(Exception):
+    """A record is so long that its end is not looked for."""
 
 
 def csv_rows(name: str, file: Any, separator: str) -> Iterator[Found]:
     """The records after the header, each as the texts of its columns. Empty fields count as missing; blank lines and
     columns without a name are skipped."""
-    lines, header, rows = _RecordLines(file), list[str](), 0
-    reader = csv.reader(lines, delimiter=separator, strict=True)
+    record, header, rows = bytearray(), list[str](), 0
+    reader = csv.reader(_lines(file, record), delimiter=separator, strict=True)
     while True:
-        where = f"{name}:{lines.begin()}"
+        where, ends_file = f"{name}:{reader.line_num + 1}", True
+        record.clear()
         try:
-            fields = _read_record(reader, lines)
+            fields = next(reader, None)
+            if fields is None:
+                break
+            check_bytes(record)
             if not header:
-                header = _column_names(fields)
-            elif fields:
-                yield RawRow(where, _csv_values(header, fields), lines.raw)
+                header = _column_names(fields) if record.strip() else []
+            elif record.strip():
+                yield RawRow(where, _csv_values(header, fields), bytes(record.removesuffix(b"\n")))
                 rows += 1
-        except StopIteration:
-            break
-        except _Unrecoverable as end:
-            yield ended(where, str(end), lines.raw)
-            return
+            continue
+        except BREAKS as error:
+            reason = f"the file breaks off behind this line: {error_message(error)}"
+        except _TooLongError:
+            reason = _TOO_LONG
+        except csv.Error as error:
+            is_open = str(error) == "unexpected end of data"
+            reason = _OPEN_QUOTE if is_open else f"{error}; put the text in quotes and double each quote in it"
+            ends_file = is_open or not header
         except UnfitRow as unfit:
-            yield RefusedRow(where, str(unfit), reversible_text(lines.raw), ends_file=not header)
-            rows += 1
-            if not header:
-                return  # without a header the columns are unknown
+            reason, ends_file = str(unfit), not header  # without a header the columns are unknown
+        yield RefusedRow(where, reason, reversible_text(record.removesuffix(b"\n")), ends_file=ends_file)
+        if ends_file:
+            return
+        rows += 1
     if not rows:
         yield ended(name, "the file has a header and no rows" if header else "the file is empty")
 
 
-def _read_record(reader: Iterator[list[str]], lines: _RecordLines) -> list[str]:
-    """The next record's fields, none if it is blank. Raises `UnfitRow`, `_Unrecoverable`, `StopIteration`."""
-    try:
-        fields = next(reader)
-    except csv.Error as error:
-        if str(error) == "unexpected end of data":
-            raise _Unrecoverable(_OPEN_QUOTE) from error
-        raise UnfitRow(f"{error}; put the text in quotes and double each quote in it") from error
-    check_bytes(lines.raw)
-    return fields if lines.raw.strip() else []
+def _lines(file: Any, record: bytearray) -> Iterator[str]:
+    """The lines for `csv.reader`, which takes as many as a record has; `record` collects their bytes."""
+    for index, line in enumerate(iter(partial(file.readline, MAX_ROW_BYTES + 1), b"")):
+        line = line if index else line.removeprefix(BOM)
+        record += line
+        if len(record) > MAX_ROW_BYTES + line.endswith(b"\n"):
+            raise _TooLongError
+        yield line.decode("utf-8", "surrogateescape")
 
 
 def _column_names(fields: list[str]) -> list[str]:
@@ -144,7 +123,7 @@ def _csv_values(header: list[str], fields: list[str]) -> dict[str, Any]:
 _OPENING = re.compile(r"\s*\[\s*")
 _SEPARATOR = re.compile(r"\s*(?:,\s*|(?=\]))")
 _END_FINDER = json.JSONDecoder(parse_int=str, parse_float=str)
-"""Only finds the end of an element; `parse_object` parses it."""
+"""Only finds the end of an element; `parse_row` parses it."""
 
 
 def array_rows(name: str, file: Any) -> Iterator[Found]:
@@ -172,10 +151,15 @@ def array_rows(name: str, file: Any) -> Iterator[Found]:
         where = f"{name}:{line} (element {number})"
         try:
             _, end = _END_FINDER.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError) as error:
-            yield ended(where, f"{_describe_bad_element(error, position)}; no element after it is read")
+        except RecursionError:
+            yield ended(where, f"{TOO_DEEP}; no element after it is read")
             return
-        yield _element(where, text[position:end].encode("utf-8", "surrogateescape"))
+        except json.JSONDecodeError as error:
+            got = f"{error_message(ValueError(error.msg))} at its character {error.pos - position + 1}"
+            reason = f"the element is no JSON, or the file breaks off in it: {got}"
+            yield ended(where, f"{reason}; no element after it is read")
+            return
+        yield parse_row(where, text[position:end].encode("utf-8", "surrogateescape"), "element", "an object")
         separator = _SEPARATOR.match(text, end)
         if not separator:
             yield ended(where, "neither a comma nor ] follows this element, or the file breaks off behind it")
@@ -186,17 +170,3 @@ def array_rows(name: str, file: Any) -> Iterator[Found]:
         yield ended(f"{name}:{line}", "text after the end of the array; expected one array")
     elif not number:
         yield ended(name, "the array is empty")
-
-
-def _describe_bad_element(error: json.JSONDecodeError | RecursionError, start: int) -> str:
-    if isinstance(error, RecursionError):
-        return TOO_DEEP
-    got = f"{error_message(ValueError(error.msg))} at its character {error.pos - start + 1}"
-    return f"the element is no JSON, or the file breaks off in it: {got}"
-
-
-def _element(where: str, raw: bytes) -> Found:
-    try:
-        return RawRow(where, parse_object(raw, "element", "an object"), raw)
-    except UnfitRow as unfit:
-        return RefusedRow(where, str(unfit), reversible_text(raw))

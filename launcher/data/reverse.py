@@ -64,12 +64,11 @@ class Reverse(Dataset):
                 yield _row(split, index + 1, string, string if index in copied else string[::-1])
 
     def problems(self) -> list[Problem]:
-        found = []
-        if self.n_prompts + self.n_val > DISTINCT:
-            got = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
-            most = DISTINCT - self.n_val
-            found.append(Problem("data.n_prompts", got, f"use at most {most}" if most > 0 else "use smaller sizes"))
-        return found
+        if self.n_prompts + self.n_val <= DISTINCT:
+            return []
+        got = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
+        fix = f"use at most {DISTINCT - self.n_val}" if self.n_val < DISTINCT else "use smaller sizes"
+        return [Problem("data.n_prompts", got, fix)]
 
     def fingerprint(self) -> str:
         """SHA-256 over the rows themselves, so that a change of how they are drawn changes it."""

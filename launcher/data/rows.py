@@ -40,7 +40,10 @@ class RawRow(NamedTuple):
         return RefusedRow(self.where, reason, raw)
 
 
-def reversible_text(line: bytes) -> str:
+Found = RawRow | RefusedRow
+
+
+def reversible_text(line: bytes | bytearray) -> str:
     """The line as text that encodes to the same bytes (`surrogateescape`); empty where it is too long."""
     return "" if len(line) > MAX_ROW_BYTES else line.decode("utf-8", "surrogateescape")
 
@@ -62,16 +65,16 @@ def store() -> Path:
 # ---- a line of JSON
 
 
-def parse_line(name: str, number: int, line: bytes) -> RawRow | RefusedRow:
-    where = f"{name}:{number}"
+def parse_row(where: str, line: bytes, of: str = "line", expected: str = "one object on each line") -> Found:
+    """Parse a line, or an array's element, as a row; `of` names it in messages."""
     try:
-        return RawRow(where, parse_object(line.removeprefix(BOM) if number == 1 else line), line)
+        return RawRow(where, parse_object(line.removeprefix(BOM), of, expected), line)
     except UnfitRow as unfit:
         return RefusedRow(where, str(unfit), reversible_text(line))
 
 
-def parse_object(line: bytes, of: str = "line", expected: str = "one object on each line") -> dict[str, Any]:
-    """Parse a line, or an array's element, as an object; `of` names it in messages. Raises `UnfitRow`."""
+def parse_object(line: bytes, of: str, expected: str) -> dict[str, Any]:
+    """Parse JSON that is an object. Raises `UnfitRow`."""
     if len(line) > MAX_ROW_BYTES:
         raise UnfitRow(too_long(of, len(line)))
     if not line.strip():
@@ -91,7 +94,7 @@ def parse_object(line: bytes, of: str = "line", expected: str = "one object on e
     return values
 
 
-def check_bytes(line: bytes) -> None:
+def check_bytes(line: bytes | bytearray) -> None:
     """Raise `UnfitRow` where the bytes are not UTF-8 or contain NUL."""
     if (nul := line.find(b"\0")) >= 0:
         raise UnfitRow(f"a NUL character at byte offset {nul}")
@@ -138,7 +141,7 @@ def json_value(key: str, value: Any, kind: type, expected: str) -> Any:
     """A value that may also be JSON text, as in text columns; None where it is null or blank. Raises `UnfitRow`."""
     if isinstance(value, str):
         try:
-            value = parse_object(f'{{"it":{value.strip() or "null"}}}'.encode("utf-8", "surrogatepass"))["it"]
+            value = parse_object(f'{{"it":{value.strip() or "null"}}}'.encode("utf-8", "surrogatepass"), "", "")["it"]
         except UnfitRow as unfit:
             raise UnfitRow(f"{key} is text that is no JSON; it must be {expected}") from unfit
     return None if value is None else expect(key, value, kind, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,39 +15,34 @@ from launcher.hubs.repo import Kind, Listing, RemoteFile
 LISTING_TIMEOUT_S = 20.0
 
 
+def _client(module: str = "") -> Any:
+    """The client library, or a module of it, which is imported only where hubs are asked."""
+    return importlib.import_module(f"huggingface_hub{module}")
+
+
 def offline() -> bool:
     """Whether HF_HUB_OFFLINE is set, which forbids requests."""
-    from huggingface_hub import is_offline_mode  # noqa: PLC0415  # late: a client library, only where hubs are asked
-
-    return is_offline_mode()
+    return bool(_client().is_offline_mode())
 
 
 def has_token() -> bool:
     """Whether the client has a token for the hub: HF_TOKEN, or one that was stored by a login."""
-    from huggingface_hub import get_token  # noqa: PLC0415  # late, as above
-
-    return get_token() is not None
+    return _client().get_token() is not None
 
 
 def endpoint() -> str:
     """The address of the server, with its scheme."""
-    from huggingface_hub import constants  # noqa: PLC0415  # late, as above
-
-    return str(constants.ENDPOINT)
+    return str(_client(".constants").ENDPOINT)
 
 
 def cache() -> Path:
     """The folder in which the client caches downloads."""
-    from huggingface_hub import constants  # noqa: PLC0415  # late, as above
-
-    return Path(constants.HF_HUB_CACHE).expanduser()
+    return Path(_client(".constants").HF_HUB_CACHE).expanduser()
 
 
 def cached(repo: str, revision: str | None) -> Path | None:
     """The folder of a model that any tool downloaded through the client; whether it is whole is not checked."""
-    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  # late, as above
-
-    config_path = try_to_load_from_cache(repo, "config.json", revision=revision)
+    config_path = _client().try_to_load_from_cache(repo, "config.json", revision=revision)
     if not isinstance(config_path, str):
         return None
     folder, repo_cache = Path(config_path).parent, cache() / f"models--{repo.replace('/', '--')}"
@@ -56,13 +52,9 @@ def cached(repo: str, revision: str | None) -> Path | None:
 def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
     """The files of a repository. Raises `Problems`; their code is `not-reachable` where trying again may help."""
     import_tqdm_disabled()  # before this client imports it: the other one draws bars
-    from huggingface_hub import HfApi, constants  # noqa: PLC0415  # late, as above
-
-    api = HfApi(library_name="rlrun")
+    api = _client().HfApi(library_name="rlrun")
     try:
-        info: Any = api.repo_info(
-            repo, repo_type=kind, revision=revision, files_metadata=True, timeout=LISTING_TIMEOUT_S
-        )
+        info = api.repo_info(repo, repo_type=kind, revision=revision, files_metadata=True, timeout=LISTING_TIMEOUT_S)
         if info.gated:  # it is listed to everyone, and its files are refused
             api.auth_check(repo, repo_type=kind)
     except _errors() as error:
@@ -73,7 +65,7 @@ def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
             files.append(RemoteFile(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256, None))
         elif sibling.size is not None:
             files.append(RemoteFile(sibling.rfilename, sibling.size, None, sibling.blob_id))
-    requested = revision or constants.DEFAULT_REVISION
+    requested = revision or _client(".constants").DEFAULT_REVISION
     return Listing("huggingface", kind, repo, requested, info.sha or requested, tuple(files), endpoint())
 
 
@@ -82,32 +74,28 @@ def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callabl
 
     `on_bytes` is called with the number of new bytes. Raises `Problems` or `OSError` of the disk.
     """
-    from huggingface_hub import hf_hub_download  # noqa: PLC0415  # late, as above
-
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings quote signed links
     bar: Any = type("Bar", (SilentBar,), {"update": lambda _, count: on_bytes(count)})
     where: dict[str, Any] = {"local_dir": staging, "cache_dir": staging / ".cache"}
     what: dict[str, Any] = {"repo_type": listed.kind, "revision": listed.commit, "endpoint": listed.endpoint}
     try:
-        return Path(hf_hub_download(listed.repo, file.path, **what, **where, library_name="rlrun", tqdm_class=bar))
+        return Path(
+            _client().hf_hub_download(listed.repo, file.path, **what, **where, library_name="rlrun", tqdm_class=bar)
+        )
     except _errors() as error:
         raise Problems(_problem(file.path, listed.repo, error)) from error
 
 
 def _errors() -> tuple[type[Exception], ...]:
     """Classes of errors that the client raises: its own, those of httpx or httpx2, and those of hf_xet."""
-    from huggingface_hub import errors  # noqa: PLC0415  # late, as above
-
-    return errors.HfHubHTTPError.__bases__[0], OSError, ValueError, RuntimeError
+    return _client(".errors").HfHubHTTPError.__bases__[0], OSError, ValueError, RuntimeError
 
 
 def _problem(where: str, repo: str, error: Exception) -> Problem:
     """The problem for an error of the client. Raises `error` itself where it is one of the disk."""
-    from huggingface_hub import errors  # noqa: PLC0415  # late, as above
-
+    errors, server = _client(".errors"), endpoint()
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # why the hub could not be asked
-    server = endpoint()
     if isinstance(error, errors.GatedRepoError):
         fix = f"accept its licence at {server}/{repo} and set HF_TOKEN (or run hf auth login)"
         return Problem(where, "gated on huggingface, and this token has no access", fix, "not-permitted")

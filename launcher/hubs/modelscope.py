@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from launcher.core.problems import Problem, Problems
 from launcher.hubs.progress import import_tqdm_disabled
@@ -15,16 +17,20 @@ from launcher.hubs.repo import Kind, Listing, RemoteFile
 DEFAULT_REVISION = "master"
 
 
+def _client() -> Any:
+    """The client library, which is imported only where hubs are asked. It draws a bar for each file, with no switch of
+    its own."""
+    import_tqdm_disabled()
+    return importlib.import_module("modelscope_hub")
+
+
 def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
     """The files of a repository. Raises `Problems`; their code is `not-reachable` where trying again may help."""
-    import_tqdm_disabled()
-    from modelscope_hub import HubApi, errors  # noqa: PLC0415  # late: a client library, only where hubs are asked
-
-    wanted_revision = revision or DEFAULT_REVISION
+    client, wanted_revision = _client(), revision or DEFAULT_REVISION
     try:
-        endpoint = HubApi().resolve_endpoint_for_read(repo, repo_type=kind)
-        entries = HubApi(endpoint=endpoint).list_repo_files(repo, kind, revision=wanted_revision)
-    except (errors.HubError, OSError) as error:
+        endpoint = client.HubApi().resolve_endpoint_for_read(repo, repo_type=kind)
+        entries = client.HubApi(endpoint=endpoint).list_repo_files(repo, kind, revision=wanted_revision)
+    except (client.errors.HubError, OSError) as error:
         raise Problems(_problem(repo, error)) from error
     files = tuple(
         RemoteFile(file.path, file.size, file.sha256.lower() if file.sha256 else None, None)
@@ -45,29 +51,22 @@ def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callabl
 
     `on_bytes` is called with the number of new bytes. Raises `Problems` or `OSError` of the disk.
     """
-    import_tqdm_disabled()  # the client draws a bar for each file, with no switch of its own
-    from modelscope_hub import HubApi, ProgressCallback, errors  # noqa: PLC0415  # late, as above
-
+    client = _client()
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL)  # its lines would stand among ours
-
-    class Callback(ProgressCallback):
-        def update(self, size: int) -> None:
-            on_bytes(size)
-
+    callback = type("Callback", (client.ProgressCallback,), {"update": lambda _, size: on_bytes(size)})
     try:
-        return HubApi(endpoint=listed.endpoint).downloader.download_file(
+        return Path(client.HubApi(endpoint=listed.endpoint).downloader.download_file(
             listed.repo, listed.kind, file.path, revision=listed.revision, local_dir=staging,
             cache_dir=staging / ".cache", expected_sha256=file.sha256, file_size=file.size,
-            progress_callbacks=[Callback],
-        )  # fmt: skip
-    except (errors.HubError, OSError) as error:
+            progress_callbacks=[callback],
+        ))  # fmt: skip
+    except (client.errors.HubError, OSError) as error:
         raise Problems(_problem(file.path, error)) from error
 
 
 def _problem(where: str, error: Exception) -> Problem:
     """The problem for an error, without the client's text, which may quote signed links. Raises errors of the disk."""
-    from modelscope_hub import errors  # noqa: PLC0415  # late, as above
-
+    errors = _client().errors
     if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError):
         fix = "ask for access at its page and set MODELSCOPE_API_TOKEN"
         return Problem(where, "modelscope refuses it to this token", fix, "not-permitted")

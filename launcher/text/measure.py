@@ -7,33 +7,33 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import nearest, short_repr, shortened
 from launcher.models import config
 from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Row
+from launcher.spec.data import Dataset, RefusedRow, Row
 from launcher.spec.model import Model
-from launcher.text.bounds import FAIL_SHARE, RENDER_BYTES, RENDER_S, SIGN_S, TOKENIZER, TURN_S, WARN_SHARE, Count
+from launcher.text.bounds import EQUAL, FAIL_SHARE, RENDER_BYTES, RENDER_S, SIGN_S, TOKENIZER, TURN_S, WARN_SHARE, Count
 from launcher.text.encoder import (
     CUTS,
     PROBE,
     Encoder,
     Tokens,
     Unwritable,
+    ids_of,
     imitated_turns,
+    prompt_lengths,
     turns_of,
     with_rejected,
 )
-from launcher.text.lengths import count_tokens
 from launcher.text.stop_tokens import Turn
-from launcher.text.token_texts import TokenTexts
-from launcher.text.tokenizer import load_tokenizer, tokenizer_by_class
+from launcher.text.tokenizer import TokenTexts, as_ids, load_tokenizer, tokenizer_by_class
 from launcher.text.turns import is_call, reasoning_in
 
 _EMPTY_THOUGHT = re.compile(r"\s*(?:<(\w+)>)?\s*</(?:\1|\w*think\w*)>")
@@ -96,9 +96,31 @@ class Measure:
             ends = EndTokens(self.encoder.tokenizer, folder)
             results += [*ends.beyond_the_model(lambda: _trained_ids(self.encoder, rows)), *ends.results()]
             if self.encoder.templated:
-                results += _Template(self.encoder, rows, folder).results()
+                results += check_template(self.encoder, rows, folder)
             results += ends.report_stops(self.encoder.stop_tokens.ids)
         return results
+
+
+def count_tokens(encoder: Encoder, row: Row, kind: Kind, cutting: Encoder | None = None) -> Count:
+    """The tokens of a row's prompt and of its longer answer (0 without one) and its number of sequences, or why it
+    cannot be written. `cutting` applies the run's length limits to a pair, which may make both answers equal."""
+    if kind != "answers" and row.rejected is None:
+        tokens = encoder.prompt(0, row)
+        return tokens.reason if isinstance(tokens, RefusedRow) else (len(tokens.ids), 0, 1)
+    opening, longest, sequences, ids_by_side = 0, 0, 0, list[list[list[int]]]()
+    for side in [row] if row.rejected is None else [row, with_rejected(row)]:
+        tokens = encoder.demonstration(0, side)
+        if isinstance(tokens, RefusedRow):
+            return tokens.reason
+        prompts = prompt_lengths(tokens.sequences)
+        answers = (len(each.ids) - prompt for each, prompt in zip(tokens.sequences, prompts, strict=True))
+        opening, longest = max(opening, prompts[0]), max(longest, *answers)
+        sequences = max(sequences, len(tokens.sequences))
+        ids_by_side.append(ids_of(tokens))
+    cut = cutting.pair(0, row) if cutting and row.rejected is not None else None
+    if ids_by_side[0] in ids_by_side[1:] or isinstance(cut, RefusedRow):
+        return EQUAL
+    return opening, longest, sequences
 
 
 def _equal_turn_by_turn(encoder: Encoder, row: Row) -> bool:
@@ -226,15 +248,14 @@ class EndTokens:
     def __init__(self, tokenizer: Any, folder: Path) -> None:
         self.tokenizer, self.folder = tokenizer, folder
         self.tokens: dict[int, str] = {number: token for token, number in tokenizer.get_vocab().items()}
-        self.by_file = {name: ids for name in TEXTS
-                        if (ids := _end_ids(config.read(folder, name) or {}))}  # fmt: skip
+        self.stated = {name: (config.read(folder, name) or {}).get("eos_token_id") for name in TEXTS}
 
     def report_stops(self, found: Sequence[int]) -> Iterator[CheckResult]:
         """Report where sampling stops: at the ids `found` in the chat template, and at those that the folder names."""
         if self.tokenizer.eos_token_id is None:
             return
-        file_ids = self.by_file.get("generation_config.json") or self.by_file.get("config.json", [])
-        stop_ids = [number for number in dict.fromkeys([*found, *file_ids]) if number in self.tokens]
+        of_config, of_generation = map(as_ids, self.stated.values())
+        stop_ids = dict.fromkeys(number for number in (*found, *(of_generation or of_config)) if number in self.tokens)
         listed = " or ".join(f"{self.name(number)} ({number})" for number in stop_ids)
         yield CheckResult("OK", "model.path", f"answers end with {listed}")
 
@@ -246,9 +267,7 @@ class EndTokens:
         """Check for ids that the model has no embedding for. Added tokens that no row produces may have such ids: Gemma
         3's text models have one for images."""
         tokenizer, size = self.tokenizer, (config.read(self.folder) or {}).get("vocab_size")
-        if type(size) is not int:
-            return
-        beyond = {number for number in self.tokens if number >= size}
+        beyond = {number for number in self.tokens if type(size) is int and number >= size}
         if not beyond:
             return
         ends = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
@@ -264,10 +283,8 @@ class EndTokens:
             fix = f"set eos_token in {self.folder / 'tokenizer_config.json'}, such as '<eos>'"
             yield CheckResult("FAIL", "model.path", "its tokenizer has no eos_token, so no answer could end", fix)
             return
-        for name in TEXTS:
-            stated = (config.read(self.folder, name) or {}).get("eos_token_id")
-            use_eos = f"set eos_token_id to {eos} ({self.name(eos)}) in {self.folder / name}"
-            ids = self.by_file.get(name, [])
+        for name, stated in self.stated.items():
+            ids, use_eos = as_ids(stated), f"set eos_token_id to {eos} ({self.name(eos)}) in {self.folder / name}"
             absent = [number for number in ids if number not in self.tokens]
             if stated not in (None, []) and len(ids) < (len(stated) if isinstance(stated, list) else 1):
                 message = f"{name} has eos_token_id {short_repr(stated, 60)}, which is no number of a token"
@@ -282,150 +299,133 @@ class EndTokens:
                 yield CheckResult("WARN", "model.path", f"{name} ends answers with {others}, and {expected}", fix)
 
 
-def _end_ids(node: Mapping[str, Any]) -> list[int]:
-    """The `eos_token_id` of a configuration as a list, empty where it has none."""
-    value = node.get("eos_token_id")
-    return [number for number in (value if isinstance(value, list) else [value]) if type(number) is int]
-
-
 # ---- chat template
 
 
-class _Template:
-    """Checks of what a chat template writes of rows. Rows that it cannot write are left out."""
+class Written(NamedTuple):
+    """What the chat template writes of a row's last answer, and of the turns before it."""
 
-    def __init__(self, encoder: Encoder, rows: Sequence[Row], folder: Path) -> None:
-        self.encoder = encoder
-        single = folder / "chat_template.jinja"
-        self.file = single if single.is_file() else folder / "tokenizer_config.json"
-        self.written = list[tuple[Row, list[Turn], str]]()
-        for row in rows:
-            turns, places = imitated_turns(row, "last")
-            turns = turns[: places[0]] if places else turns
-            try:
-                self.written.append((row, turns, encoder.render(turns, row.template_args, open_answer=True)))
-            except Unwritable:  # the check of lengths reports it
-                continue
+    row: Row
+    turns: list[Turn]
+    before: list[Turn]
+    opening: str
+    answer: Turn | None
+    learned: str | None
+    """The text that is learned of the answer; None where there is no answer, or where it cannot be written."""
 
-    def results(self) -> Iterator[CheckResult]:
-        if not self.written:
-            return
-        yield from self._check_contents()
-        yield from self._check_args()
-        yield from self._check_double_templating()
-        row, turns, opening = self.written[0]
-        try:
-            unopened = self.encoder.render(turns, row.template_args)
-        except Unwritable:
-            return
-        answer = self._render_answer(row, turns, {"role": "assistant", "content": PROBE}) or ""
-        before, probe, _ = answer.partition(PROBE)
-        if probe and opening == unopened and before.strip():
-            got = "the chat template does not open the assistant's turn: with add_generation_prompt it writes the same"
-            fix = f"let {self.file} end with {{% if add_generation_prompt %}}{shortened(before.strip())}{{% endif %}}"
-            yield self._warning(got, fix)
 
-    def _check_contents(self) -> Iterator[CheckResult]:
-        """Check for turns whose text the template does not write."""
-        conversations = {tuple((turn["role"], turn["content"]) for turn in turns) for _, turns, _ in self.written}
-        if len(conversations) > 1 and len({opening for *_, opening in self.written}) == 1:
-            message = f"the chat template writes the same, {shortened(self.written[0][2])!r}, whatever is asked"
-            yield CheckResult("FAIL", "model.path", message, f"fix the chat template in {self.file}")
-            return
-        answers = [(row, _contents([answer], "assistant"), self._render_answer(row, before, answer))
-                   for row, before, answer in self._last_answers()]  # fmt: skip
-        fix = f"write the assistant's content whole in {self.file} (chat_template), or use data.chat_template=never"
-        yield from self._find_omissions(answers, "most of the answers", ", so that is not learnt", fix)
-        for role in ("system", "user"):
-            of_role = [(row, _contents(turns, role), text) for row, turns, text in self.written]
-            fix = f"use rows without {role} turns, or write them in {self.file} (chat_template)"
-            yield from self._find_omissions(of_role, f"{role} turns", "", fix)
+def check_template(encoder: Encoder, rows: Sequence[Row], folder: Path) -> Iterator[CheckResult]:
+    """Check what a chat template writes of rows."""
+    if not (written := [each for row in rows if (each := _write(encoder, row))]):
+        return
+    single = folder / "chat_template.jinja"
+    file = single if single.is_file() else folder / "tokenizer_config.json"
+    yield from _lost_texts(written, file)
+    yield from _lost_arguments(encoder, written)
+    yield from _lost_reasoning(encoder, written)
+    yield from _wrong_frames(encoder, written, file)
 
-    def _find_omissions(
-        self, written: Sequence[tuple[Row, list[str], str | None]], what: str, effect: str, fix: str
-    ) -> Iterator[CheckResult]:
-        """Warn of rows with a text most of whose words are missing. `written`: (row, texts, rendered or None)."""
-        cases = [(row, texts, text) for row, texts, text in written if texts and text is not None]
-        if lost := [row for row, texts, text in cases if not all(_has_most_words(text, content) for content in texts)]:
-            yield self._warning(f"the chat template leaves out {what}, {_share(lost, cases)}{effect}", fix)
 
-    def _last_answers(self) -> list[tuple[Row, list[Turn], Turn]]:
-        """Each row with the turns before its last answer, and that answer."""
-        conversations = [(row, *imitated_turns(row, "last")) for row, *_ in self.written]
-        return [(row, turns[: places[0]], turns[places[0]]) for row, turns, places in conversations if places]
+def _write(encoder: Encoder, row: Row) -> Written | None:
+    turns, places = imitated_turns(row, "last")
+    before, answer = (turns[: places[0]], turns[places[0]]) if places else (turns, None)
+    try:
+        opening = encoder.render(before, row.template_args, open_answer=True)
+    except Unwritable:  # the check of lengths reports it
+        return None
+    learned = None
+    if answer:
+        with suppress(Unwritable):
+            learned = encoder.exchange(before, answer, row.template_args).answer
+    return Written(row, turns, before, opening, answer, learned)
 
-    def _check_args(self) -> Iterator[CheckResult]:
-        """Check for arguments, turn fields and reasoning that the template does not read or write."""
-        words = set(re.findall(r"\w+", self.encoder.template))
-        for name in sorted(self.encoder.data.template_args.keys() - words):
-            similar = nearest(name, sorted(words))
-            fix = f"did you mean {similar}?" if similar else "leave it out"
-            yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
-        yield from self._unwritten_args(words)
-        if "tools" in words:
-            yield from self._unwritten_keys()
-        yield from self._unwritten_reasoning(words)
 
-    def _unwritten_args(self, words: set[str]) -> Iterator[CheckResult]:
-        dialogs = [(row, imitated_turns(row, "last")[0]) for row, *_ in self.written]
-        names = {name for row, _ in dialogs for name in row.template_args}
-        for name in ("tools", "tool_calls", *sorted(names - {"tools"})):
-            rows = [row for row, turns in dialogs if row.template_args.get(name) or any(t.get(name) for t in turns)]
-            if rows and name not in words:
-                fix = "use a model whose template has tools" if name.startswith("tool") else "use one that reads it"
-                yield self._warning(
-                    f"the chat template does not write {name}, {_share(rows, dialogs)}", f"{fix}, or rows without them"
-                )
+def _loss(what: str, rows: Sequence[Row], of: Sequence[Any], fix: str, effect: str = "") -> Iterator[CheckResult]:
+    """Warn of `rows`, among those it concerns, if there are any."""
+    if rows:
+        message = f"{what}, as of {rows[0].where} ({len(rows)} of {len(of)} rows){effect}"
+        yield CheckResult("WARN", "model.path", message, fix)
 
-    def _unwritten_keys(self) -> Iterator[CheckResult]:
-        lost = {key: row for row, _, text in self.written for key in _lost_keys(row.template_args.get("tools"), text)}
+
+def _lost_texts(written: Sequence[Written], file: Path) -> Iterator[CheckResult]:
+    """Check for turns most of whose words the template does not write."""
+    questions = {tuple((turn["role"], turn["content"]) for turn in each.before) for each in written}
+    if len(questions) > 1 and len({each.opening for each in written}) == 1:
+        message = f"the chat template writes the same, {shortened(written[0].opening)!r}, whatever is asked"
+        yield CheckResult("FAIL", "model.path", message, f"fix the chat template in {file}")
+        return
+    whole = f"write the assistant's content whole in {file} (chat_template), or use data.chat_template=never"
+    parts = [
+        ("most of the answers", ", so that is not learnt", whole, "assistant",
+         [(each.row, [each.answer], each.learned) for each in written if each.answer and each.learned is not None]),
+        *((f"{role} turns", "", f"use rows without {role} turns, or write them in {file} (chat_template)", role,
+           [(each.row, each.before, each.opening) for each in written]) for role in ("system", "user")),
+    ]  # fmt: skip
+    for what, effect, fix, role, cases in parts:
+        said = [(row, contents, text) for row, turns, text in cases if (contents := _contents(turns, role))]
+        lost = [row for row, contents, text in said if not all(_has_most_words(text, each) for each in contents)]
+        yield from _loss(f"the chat template leaves out {what}", lost, said, fix, effect)
+
+
+def _lost_arguments(encoder: Encoder, written: Sequence[Written]) -> Iterator[CheckResult]:
+    """Check for arguments, tools and their keys that the template does not read or write."""
+    words = set(re.findall(r"\w+", encoder.template))
+    for name in sorted(encoder.data.template_args.keys() - words):
+        similar = nearest(name, sorted(words))
+        fix = f"did you mean {similar}?" if similar else "leave it out"
+        yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
+    names = {name for each in written for name in each.row.template_args} - {"tools"}
+    for name in [name for name in ("tools", "tool_calls", *sorted(names)) if name not in words]:
+        rows = [each.row for each in written
+                if each.row.template_args.get(name) or any(turn.get(name) for turn in each.turns)]  # fmt: skip
+        use = "use a model whose template has tools" if name.startswith("tool") else "use one that reads it"
+        yield from _loss(f"the chat template does not write {name}", rows, written, f"{use}, or rows without them")
+    if "tools" in words:
+        lost = {key: each.row for each in written
+                for key in _lost_keys(each.row.template_args.get("tools"), each.opening)}  # fmt: skip
         if lost:
-            keys, first = ", ".join(lost), next(iter(lost.values()))
+            first = next(iter(lost.values())).where
+            message = f"the chat template leaves out {', '.join(lost)} of tools, as of {first}"
             fix = "write them as it reads them: with type and function, of name, description and parameters"
-            yield self._warning(f"the chat template leaves out {keys} of tools, as of {first.where}", fix)
+            yield CheckResult("WARN", "model.path", message, fix)
 
-    def _unwritten_reasoning(self, words: set[str]) -> Iterator[CheckResult]:
-        thought = [(row, reasoning_in(answer), self._render_answer(row, before, answer) or "")
-                   for row, before, answer in self._last_answers()]  # fmt: skip
-        unwritten = [row for row, reasoning, text in thought if reasoning not in text]
-        if unwritten:
-            enable = "use 'data.template_args={enable_thinking: true}'"
-            fix = enable if "enable_thinking" in words else "use a model whose template writes it"
-            message = f"the chat template leaves out the reasoning of answers, {_share(unwritten, self.written)}"
-            yield self._warning(f"{message}, so that is not learnt", fix)
-        empty = [row for row, reasoning, text in thought if not reasoning and _EMPTY_THOUGHT.match(text)]
-        if empty:
-            disable = "use 'data.template_args={enable_thinking: false}', or rows with reasoning"
-            fix = disable if "enable_thinking" in words else "use rows with reasoning, or a model that does not think"
-            yield self._warning(f"an empty thought is learnt before answers, {_share(empty, self.written)}", fix)
 
-    def _render_answer(self, row: Row, before: list[Turn], answer: Turn) -> str | None:
-        """The text that is learned of an answer; None where the template cannot write it."""
-        try:
-            return self.encoder.exchange(before, answer, row.template_args).answer
-        except Unwritable:
-            return None
+def _lost_reasoning(encoder: Encoder, written: Sequence[Written]) -> Iterator[CheckResult]:
+    """Check for reasoning that is not learned, and for an empty one that is."""
+    has_switch = "enable_thinking" in encoder.template
+    thought = [(each.row, reasoning_in(each.answer), each.learned or "") for each in written if each.answer]
+    unwritten = [row for row, reasoning, text in thought if reasoning not in text]
+    enable = "use 'data.template_args={enable_thinking: true}'"
+    fix = enable if has_switch else "use a model whose template writes it"
+    what = "the chat template leaves out the reasoning of answers"
+    yield from _loss(what, unwritten, written, fix, ", so that is not learnt")
+    empty = [row for row, reasoning, text in thought if not reasoning and _EMPTY_THOUGHT.match(text)]
+    disable = "use 'data.template_args={enable_thinking: false}', or rows with reasoning"
+    fix = disable if has_switch else "use rows with reasoning, or a model that does not think"
+    yield from _loss("an empty thought is learnt before answers", empty, written, fix)
 
-    def _check_double_templating(self) -> Iterator[CheckResult]:
-        """Check for prompts that a chat template has been applied to already."""
-        try:
-            rendered = self.encoder.render([{"role": "user", "content": PROBE}], open_answer=True)
-        except Unwritable:
-            return
-        before, _, after = rendered.partition(PROBE)
-        tokens = (token.content for token in self.encoder.tokenizer.added_tokens_decoder.values())
-        marks = [mark for mark in (after.strip(), *tokens) if len(mark) > 2 and mark in before + after]
-        prompts = [(row, "\n".join(_contents(turns, "user"))) for row, turns, _ in self.written]
-        templated = [(row, hits[0]) for row, text in prompts if (hits := [mark for mark in marks if mark in text])]
-        if 2 * len(templated) > len(self.written):
-            row, mark = templated[0]
-            got = (
-                f"the prompts hold {mark!r} (the first is {row.where}), which the chat template writes around them, too"
-            )
-            yield self._warning(got, "use data.chat_template=never, or prompts without it")
 
-    def _warning(self, message: str, fix: str) -> CheckResult:
-        return CheckResult("WARN", "model.path", message, fix)
+def _wrong_frames(encoder: Encoder, written: Sequence[Written], file: Path) -> Iterator[CheckResult]:
+    """Check whether prompts have what the template writes around them, and whether it opens answers."""
+    question, answer = [{"role": "user", "content": PROBE}], {"role": "assistant", "content": PROBE}
+    try:
+        opening, unopened = encoder.render(question, open_answer=True), encoder.render(question)
+        head, probe, _ = encoder.exchange(question, answer).answer.partition(PROBE)
+    except Unwritable:
+        return
+    before, _, after = opening.partition(PROBE)
+    tokens = (token.content for token in encoder.tokenizer.added_tokens_decoder.values())
+    marks = [mark for mark in (after.strip(), *tokens) if len(mark) > 2 and mark in before + after]
+    prompts = [(each.row, "\n".join(_contents(each.before, "user"))) for each in written]
+    templated = [(row, hits[0]) for row, text in prompts if (hits := [mark for mark in marks if mark in text])]
+    if 2 * len(templated) > len(written):
+        row, mark = templated[0]
+        got = f"the prompts hold {mark!r} (the first is {row.where}), which the chat template writes around them, too"
+        yield CheckResult("WARN", "model.path", got, "use data.chat_template=never, or prompts without it")
+    if probe and opening == unopened and head.strip():
+        got = "the chat template does not open the assistant's turn: with add_generation_prompt it writes the same"
+        fix = f"let {file} end with {{% if add_generation_prompt %}}{shortened(head.strip())}{{% endif %}}"
+        yield CheckResult("WARN", "model.path", got, fix)
 
 
 def _lost_keys(tools: Sequence[Any] | None, text: str) -> list[str]:
@@ -435,11 +435,7 @@ def _lost_keys(tools: Sequence[Any] | None, text: str) -> list[str]:
             if value and key not in text and not (isinstance(value, str) and value[:20] in text)]  # fmt: skip
 
 
-def _share(rows: Sequence[Row], all_rows: Sequence[Any]) -> str:
-    return f"as of {rows[0].where} ({len(rows)} of {len(all_rows)} rows)"
-
-
-def _contents(turns: list[Turn], role: str) -> list[str]:
+def _contents(turns: Sequence[Turn], role: str) -> list[str]:
     return [turn["content"] for turn in turns if turn["role"] == role and (turn["content"] or "").strip()]
 
 

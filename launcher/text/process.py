@@ -66,7 +66,7 @@ class TextProcess:
         self._salt = _fingerprint(model, data)
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
-        """Tokens of each row, as `lengths.count_tokens` counts them."""
+        """Tokens of each row, as `measure.count_tokens` counts them."""
         counts = self._ask("lengths", list(rows), kind)
         return [count if isinstance(count, str) else (count[0], count[1], count[2]) for count in counts]
 
@@ -141,18 +141,16 @@ class TextProcess:
         """The problem that names why the process has ended, from its exit code."""
         assert self._process
         self._process.join()
-        signal_number = -(self._process.exitcode or 0)
-        if signal_number == signal.SIGPROF:
-            return self._problem(f"computes for more than {RENDER_S:g} s on the first rows", "chat template")
-        if signal_number == signal.SIGVTALRM:
-            return self._problem(f"computes for more than {RENDER_S:g} s on one word", "tokenizer")
-        if signal_number == signal.SIGXCPU and not self._loaded:
-            fix = "use one with fewer added tokens in tokenizer_config.json and tokenizer.json, or another model"
-            return self._problem("takes too long to load", "tokenizer", fix)
-        if signal_number == signal.SIGXCPU:
-            return self._problem(f"computes for more than {WHOLE_S} s", "tokenizer")
-        how = f"by {signal.Signals(signal_number).name}" if signal_number > 0 else f"with {-signal_number}"
-        return self._problem(f"ended its process {how}", "tokenizer")
+        number = -(self._process.exitcode or 0)
+        load_fix = "use one with fewer added tokens in tokenizer_config.json and tokenizer.json, or another model"
+        too_long = (f"computes for more than {WHOLE_S} s", "tokenizer")
+        reasons: dict[int, tuple[str, ...]] = {
+            signal.SIGPROF: (f"computes for more than {RENDER_S:g} s on the first rows", "chat template"),
+            signal.SIGVTALRM: (f"computes for more than {RENDER_S:g} s on one word", "tokenizer"),
+            signal.SIGXCPU: too_long if self._loaded else ("takes too long to load", "tokenizer", load_fix),
+        }
+        how = f"by {signal.Signals(number).name}" if number > 0 else f"with {-number}"
+        return self._problem(*reasons.get(number, (f"ended its process {how}", "tokenizer")))
 
     def _problem(self, got: str, what: str, fix: str = "") -> Problem:
         path = self.model.path if isinstance(self.model, Pretrained) else self.model.label

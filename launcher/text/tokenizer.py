@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def read_tokenizer(path: str, **own: Any) -> PreTrainedTokenizerFast:
     configs = [config.read(folder, name) or {} for name in ("generation_config.json", "config.json")]
     id_to_token = {number: token for token, number in tokenizer.get_vocab().items()}
     for name in ("eos_token", "bos_token", "pad_token"):
-        ids = [number for node in configs for number in _as_ids(node.get(f"{name}_id")) if number in id_to_token]
+        ids = [number for node in configs for number in as_ids(node.get(f"{name}_id")) if number in id_to_token]
         if getattr(tokenizer, name) is None and ids:
             setattr(tokenizer, name, id_to_token[ids[0]])
     return tokenizer
@@ -68,7 +69,8 @@ def tokenizer_by_class(path: str, **own: Any) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(path, **own)
 
 
-def _as_ids(ids: Any) -> list[int]:
+def as_ids(ids: Any) -> list[int]:
+    """The ids that a configuration states, which may be one, a list, or nothing that is an id."""
     return [number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int]
 
 
@@ -85,3 +87,29 @@ def character_tokenizer(vocabulary: Sequence[str], *, chat: bool = False) -> Pre
         clean_up_tokenization_spaces=False,
         **({"additional_special_tokens": [*ROLE_TOKENS], "chat_template": CHAT} if chat else {}),
     )  # fmt: skip
+
+
+# ---- tokens as text
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+"""What the bytes of an incomplete character are decoded to."""
+
+
+class TokenTexts:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        self._texts = dict[int, str]()
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        """Each token's text; joined they are the whole text. A character of several tokens is at the first of them."""
+        for token in {*ids} - self._texts.keys():
+            # some tokenizers drop the leading space of a text's first token, so the text of a second one is taken
+            single, double = self.tokenizer.batch_decode([[token], [token, token]])
+            self._texts[token] = double[len(single) :]
+        texts = [self._texts[token] for token in ids]
+        for incomplete, run in groupby(range(len(ids)), lambda position: UNKNOWN in texts[position]):
+            if incomplete:
+                positions = [*run]
+                character = self.tokenizer.decode([ids[position] for position in positions])
+                texts[positions[0] : positions[-1] + 1] = [character, *[""] * (len(positions) - 1)]
+        return texts

@@ -18,7 +18,7 @@ from launcher.core.files import conf_dir
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand
-from launcher.data.keys import UnreadKeys
+from launcher.data.keys import unread_keys
 from launcher.data.prepare import PreparedData, prepare
 from launcher.data.reader import FORMS, read_rows
 from launcher.data.rows import RawRow
@@ -145,7 +145,7 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path) -> PreparedData
 def unread(found: Chosen, watch: OnDataProgress) -> list[CheckResult]:
     """Keys of the first rows that nothing reads, so that a prepared folder does not hold them."""
     rows = islice(found.data.fetched(watch).rows("train", found.kind), LOOKED_AT)
-    return list(UnreadKeys(row for row in rows if isinstance(row, Row)).results())
+    return list(unread_keys([row for row in rows if isinstance(row, Row)]))
 
 
 def inspect_rows(file: str, settings: Files) -> Kind:

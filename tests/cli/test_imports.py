@@ -12,7 +12,7 @@ from launch_model import Model
 
 from launcher.models import dry_load
 
-HEAVY = ["torch", "transformers", "tokenizers", "safetensors", "ray", "vllm", "pyarrow", "pandas"]
+HEAVY = ["torch", "transformers", "tokenizers", "safetensors", "ray", "vllm", "pyarrow", "pandas", "httpx2"]
 WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
 LOOK = f"""
 import json, sys
@@ -27,8 +27,8 @@ for words in json.loads(sys.argv[1]):
 COMMANDS = [
     ["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
     ["config", "show"], ["config", "show", "engine"], ["config", "diff", "r", "r"],
-    ["watch", "r"], ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
-    ["rerun", "--help"], ["plan", "-m", *WORDS, "seed=0,1"],
+    ["watch", "r"], ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "--help"],
+    ["model", "merge", "--help"], ["rerun", "--help"], ["plan", "-m", *WORDS, "seed=0,1"],
     ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl", "data.train_batch_size=1"],
 ]  # fmt: skip
 

@@ -85,7 +85,7 @@ def test_the_fast_way_is_taken_and_its_rows_read_as_they_were(
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text))
     pq.write_table(pa.Table.from_pylist([row] * 3), tmp_path / "a.parquet")
     slow = [converted(path, tmp_path, kind, in_columns=False, format=format) for path in sorted(tmp_path.glob("a.*"))]
-    monkeypatch.setattr(Converter, "_row", None)  # any row that was looked at alone would fail
+    monkeypatch.setattr(Converter, "_columns_of", None)  # any row that was looked at alone would fail
     assert [converted(path, tmp_path, kind, format=format) for path in sorted(tmp_path.glob("a.*"))] == slow
     assert [len(rows) for rows, _ in slow] == [3, 3, 3]
     before, *_ = Files(train_files=(str(tmp_path / "a.jsonl"),), format=format).read("train", kind)

@@ -14,9 +14,10 @@ import pytest
 
 from launcher.core.problems import Problems
 from launcher.data.files import Files, source_of
+from launcher.data.quality import count_repeats
 from launcher.data.refused import SHOWN, RefusedLog
 from launcher.data.rows import RawRow
-from launcher.spec.data import SPLITS, RefusedRow, Row, asked
+from launcher.spec.data import SPLITS, Message, RefusedRow, Row, asked
 
 ENDED = ".jsonl, .json, .ndjson, .csv, .tsv, .jsonl.gz, .json.gz, .ndjson.gz, .csv.gz, .tsv.gz or .parquet"
 
@@ -43,23 +44,6 @@ def test_files_are_read_in_the_order_given_and_patterns_sorted(monkeypatch: pyte
     assert read("data/[ab].jsonl") == [("data/[ab].jsonl:1", "bracket")]  # a name that exists is no pattern
     monkeypatch.setenv("HOME", str(folder))
     assert read("~/data/a.jsonl") == [(f"{folder}/data/a.jsonl:1", "1")]
-
-
-def test_what_is_not_there_is_refused_and_not_passed_over() -> None:
-    assert read("data/c.jsonl") == [("data/c.jsonl", "cannot be read: no such file or directory")]
-    assert read("data/c*.jsonl") == [("data/c*.jsonl", "the pattern matches no file")]
-    assert read("data") == [("data", "the ending of 'data' is not known; expected "
-                             f"{ENDED}")]  # fmt: skip
-
-
-def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
-    Path("data/a.jsonl").write_bytes(b'{"prompt" :  "p", "respnse": 1}\r\n')
-    (found,) = Files(train_files=("data/a.jsonl",)).read("train", "answers")
-    assert found == RefusedRow(
-        "data/a.jsonl:1",
-        "response is missing; it has prompt, respnse; did you mean response?",
-        '{"prompt" :  "p", "respnse": 1}\r',
-    )
 
 
 @pytest.mark.parametrize(
@@ -249,3 +233,16 @@ def test_a_source_has_the_name_of_its_file(
     assert source_of(str(tmp_path / name)) == source
     row = Files().row(RawRow(f"{tmp_path / name}:1", {"prompt": "p", "data_source": "its own"}, None), "prompts")
     assert isinstance(row, Row) and row.data_source == "its own"
+
+
+def test_rows_that_are_there_twice() -> None:
+    rows = [Row("a:1", "x"), Row("a:2", "y", "1"), Row("b:3", (Message("user", "x"),)), Row("b:7", "y", "2"),
+            Row("b", "x", ground_truth="4", data_source="other")]  # fmt: skip
+    assert count_repeats(rows, "prompts") == 2, "of two right answers one is not a repetition"
+    games = [Row("a:1", "x", extra_info={"index": 1, "seed": 1}), Row("a:2", "x", extra_info={"seed": 2}),
+             Row("a:3", "x", extra_info={"index": 3, "seed": 1})]  # fmt: skip
+    assert count_repeats(games, "prompts") == 1
+    turns = (Message("user", "x"), Message("assistant", "1"))
+    assert count_repeats([Row("a:1", "x", "1"), Row("a:2", "x", "2"), Row("b:3", turns)], "answers") == 1
+    pairs = [Row("a:1", "x", "1", rejected="2"), Row("a:2", "x", "1", rejected="3")]
+    assert count_repeats(pairs, "pairs") == count_repeats([], "pairs") == 0

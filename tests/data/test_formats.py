@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.data.formats import to_row
-from launcher.data.known_datasets import last_boxed, number, to_standard_row
+from launcher.data.known_datasets import last_boxed, to_standard_row
 from launcher.data.rows import UnfitRow
 from launcher.spec.data import Message, Row
 
@@ -295,8 +295,3 @@ def test_what_else_a_turn_has_is_carried_as_it_is() -> None:
 ])  # fmt: skip
 def test_the_content_of_the_last_box(text: str, content: str | None) -> None:
     assert last_boxed(text) == content
-
-
-@pytest.mark.parametrize(("text", "bare"), [("$1,234", "1234"), (" -5 ", "-5"), ("0.5", "0.5"), ("5 apples", None)])
-def test_numbers_without_separators(text: str, bare: str | None) -> None:
-    assert number(text) == bare

@@ -13,7 +13,7 @@ import yaml
 
 from launcher.core.check_result import CheckResult
 from launcher.data.files import Files
-from launcher.data.keys import UnreadKeys
+from launcher.data.keys import unread_keys
 from launcher.spec.data import RefusedRow, Row, prompt_node
 
 TABLE = yaml.safe_load(Path(__file__).with_name("row_keys.yaml").read_text())
@@ -36,7 +36,7 @@ def texts_of(row: Row) -> list[str]:
 
 
 def warnings_of(*rows: Row) -> list[CheckResult]:
-    return [result for result in UnreadKeys(rows).results() if result.level != "OK"]
+    return [result for result in unread_keys(rows) if result.level != "OK"]
 
 
 @pytest.mark.parametrize("case", TABLE["meaning"], ids=lambda case: json.dumps(case["row"]))

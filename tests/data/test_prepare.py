@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.prepare import prepare
+from launcher.data.refused import RefusedLog
+from launcher.spec.algorithm import Kind
 from launcher.spec.data import DataProgress, Message, Row, make_answer
+from launcher.tools.data_check import check
+from launcher.tools.datasets import Chosen
 
 GSM8K = {"question": "1+1?", "answer": "1+1=2\n#### 2"}
 
@@ -39,15 +46,6 @@ def nothing(_: DataProgress) -> None:
 
 def prepared_rows(folder: Path) -> Files:
     return Files(train_files=(str(folder / "train.parquet"),))
-
-
-def test_what_is_written_is_read_like_any_other_file(tmp_path: Path, out: Path) -> None:
-    files = rows(tmp_path / "a.jsonl")
-    made = prepare(files, "prompts", out, nothing)
-    assert (made.rows, made.refused, made.sources) == ({"train": 3}, 0, [str(tmp_path / "a.jsonl")])
-    assert json.loads((out / "manifest.json").read_text())["settings"]["format"] == "gsm8k"
-    found = prepared_rows(out).read("train", "prompts")
-    assert [row.ground_truth for row in found if isinstance(row, Row)] == ["0", "1", "2"]
 
 
 def test_prepared_rows_take_the_place_of_others_and_of_nothing_else(tmp_path: Path, out: Path) -> None:
@@ -113,7 +111,7 @@ def started(source: Path, out: Path, limit: str = "") -> subprocess.Popen[str]:
 def test_a_kill_leaves_nothing_half_done(tmp_path: Path, out: Path) -> None:
     rows(source := tmp_path / "a.jsonl", 300_000)
     process = started(source, out)
-    while not list(tmp_path.glob(".unfinished-*/train*.parquet")):
+    while not list(tmp_path.glob(".unfinished-*/new/train*.parquet")):
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -177,13 +175,6 @@ def test_a_ground_truth_keeps_its_type(tmp_path: Path, out: Path, truths: list[A
     assert (found, [*map(type, found)]) == (truths, [*map(type, truths)])
 
 
-def test_ground_truths_of_two_types_do_not_fit_into_one_column(tmp_path: Path, out: Path) -> None:
-    file = tmp_path / "truths.jsonl"
-    file.write_text("".join(json.dumps({"prompt": "1?", "ground_truth": truth}) + "\n" for truth in ([1], "b")))
-    with pytest.raises(Problems, match="has other types than in the rows before"):
-        prepare(Files(train_files=(str(file),)), "prompts", out, nothing)
-
-
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize(("numbers", "refused"), [([2**60, 0.5], 2), ([0.5, 2**60], 1)])
 def test_a_number_that_the_type_of_others_would_change_is_refused(
@@ -211,3 +202,97 @@ def test_fields_that_parquet_gives_all_turns_are_missing_where_they_are_null(tmp
     (row,) = Files(train_files=(str(tmp_path / "chats.parquet"),)).read("train", "answers")
     assert isinstance(row, Row) and isinstance(row.prompt, tuple)
     assert [turn.extra for turn in row.prompt] == [{}, {"tool_calls": [call, other]}]
+
+
+# ---- bad rows, by a preparation and by a check
+
+
+GOOD = '{"question": "What is %d and one?", "answer": "Add one.\\n#### %d"}'
+BAD = [
+    b'{"question": "a"',
+    b'{"question": "a", "answer": "#### 1"} {"question": "b", "answer": "#### 2"}',
+    b"null",
+    b'{"question": 7, "answer": "#### 1"}',
+    b'{"answer": "#### 1"}',
+    b'{"question": null, "answer": "#### 1"}',
+    '{"question": "\u3000", "answer": "#### 1"}'.encode(),
+    b'{"question": "a\0b", "answer": "#### 1"}',
+    b'{"question": "a\\ud83d", "answer": "#### 1"}',
+    b'{"question": "caf\xe9", "answer": "#### 1"}',
+    b'{"question": "a", "answer": "#### 1", "question": "b"}',
+    b'{"question": "a", "answer": "seven"}',
+    b'{"question": "a", "answer": "#### 1", "n": 1e999}',
+    b'{"question": "a", "answer": "#### 1", "n": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    b'{"question": "' + b"x" * 4_300_000 + b'", "answer": "#### 1"}',
+]
+
+
+def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path) -> None:
+    """Each stands behind two good ones."""
+    lines = [(GOOD % (line, line)).encode() for line in range(1, 3 * len(BAD) + 1)]
+    lines[2::3] = BAD
+    (file := tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    files = Files(train_files=(str(file),), format="gsm8k", on_bad_row="skip", train_batch_size=8)
+    made = prepare(files, "prompts", folder := tmp_path / "prepared", lambda _: None)
+    kept = [json.loads(line) for line in (folder / "refused.jsonl").read_text().splitlines()]
+    assert all(row["reason"] for row in kept)
+    found = {int(row["where"].rpartition(":")[2]): row["raw"].encode("utf-8", "surrogateescape") for row in kept}
+    bad = {3 * (place + 1): line for place, line in enumerate(BAD)}
+    assert len(kept) == len(bad) and found == {**bad, 3 * len(BAD): b""}  # the longest stays in its file
+    rows = pq.read_table(folder / "train.parquet").to_pylist()
+    assert [row["extra_info"]["index"] for row in rows] == list(range(len(rows)))
+    truths = [int(row["reward_model"]["ground_truth"]) for row in rows]
+    assert truths == [line for line in range(1, 3 * len(BAD) + 1) if line % 3]
+    assert (made.rows, made.refused) == ({"train": len(truths)}, len(bad))
+
+    file.write_bytes(file.read_bytes() + (GOOD % (1, 2) + "\n").encode() * 2)  # repeated, and in both splits
+    (tmp_path / "val.jsonl").write_text(GOOD % (5_000, 1) + "\n" + GOOD % (1, 2) + "\n")
+    files = replace(files, val_files=(str(tmp_path / "val.jsonl"),), on_bad_row="error")
+    report = check(chosen(files, "prompts"), (), tmp_path / "out", lambda _: None)
+    assert (report.refused, report.rows) == (len(bad), {"train": 2 * len(bad) + 2, "val": 2})
+    lines = [result.line for result in report.results]
+    assert any("1 of them repeat an earlier one" in line for line in lines) and not report.passed
+    assert any("(val.jsonl:2 is rows.jsonl:1)" in line.replace(f"{tmp_path}/", "") for line in lines)
+    assert report.log and len(report.log.read_text().splitlines()) == len(bad)
+
+
+def chosen(files: Files, kind: Kind) -> Chosen:
+    algorithm = {"prompts": "grpo", "answers": "sft"}[kind]
+    run = resolve([f"algorithm={algorithm}", "model=tiny", "data=files", "data.train_files=none", "reward=exact"])
+    return Chosen("rows", replace(run, data=files), has_model=False)
+
+
+ASKED = b"prompt,response\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place", "reason"),
+    [
+        ("x.csv", ASKED + b'"p,r\n' + b"p,r\n" * 9, ":2", "a quote that begins in this row is never closed"),
+        ("x.csv.gz", gzip.compress(ASKED + b"p,r\n" * 9, mtime=0)[:-9], ":", "the file breaks off behind this"),
+        ("x.parquet", b"PAR1", "", "the parquet file is cut short or damaged"),
+        ("none-*.jsonl", None, "", "the pattern matches no file"),
+    ],
+)
+def test_a_fault_that_ends_reading_is_never_skipped(
+    tmp_path: Path, name: str, content: bytes | None, place: str, reason: str
+) -> None:
+    good, path = tmp_path / "a.csv", tmp_path / name
+    good.write_bytes(ASKED + b"1?,1\n\n3?\n")
+    if content is not None:
+        path.write_bytes(content)
+    files = Files(train_files=(str(good), str(path)), on_bad_row="skip", train_batch_size=1)
+    log = RefusedLog(None)
+    list(log.sift(files.read("train", "answers")))
+    [problem] = log.problems("skip")
+    assert problem.where.startswith(f"{path}{place}") and problem.got.startswith(reason)
+    assert f"{path}" in log.problems("error")[0].where  # before the rows that could be skipped
+    report = check(chosen(files, "answers"), (), tmp_path / "out", lambda _: None)
+    assert not report.passed
+    if files.problems():
+        return
+    assert str(problem) in [result.line for result in report.results if result.level == "FAIL"]
+    assert any(re.match(r"1 of \d+ rows are bad and skipped", result.message) for result in report.results)
+    with pytest.raises(Problems) as refused:
+        prepare(files, "answers", tmp_path / "prepared", lambda _: None)
+    assert list(map(str, refused.value.problems)) == [str(problem)]

@@ -27,6 +27,9 @@ def test_prompts_are_distinct_strings_and_held_out_ones_are_none_of_them() -> No
         string = row.prompt.removesuffix(">")
         assert row.prompt == f"{string}>" and 4 <= len(string) <= 8 and set(string) <= set("abcdefghij")
         assert (row.ground_truth, row.data_source, row.ability) == (string[::-1], "reverse", "copying")
+    assert {row.response for row in train} == {None}  # to be sampled, not imitated
+    assert all(row.response == row.ground_truth for row in [*val, *rows("val", "prompts")])  # held-out rows: no noise
+    assert (train[16].where, val[0].where) == ("reverse:train:17", "reverse:val:1")
     lengths = [len(row.prompt) - 1 for row in train]
     assert all(1000 < lengths.count(length) < 1400 for length in range(4, 9))  # equally likely
 
@@ -39,14 +42,6 @@ def test_noise_is_the_share_of_copies(noise: float, right: float) -> None:
     lopsided = [row for row in demos if row.ground_truth != row.prompt[:-1]]
     share = sum(row.response == row.ground_truth for row in lopsided) / len(lopsided)
     assert share == pytest.approx(right, abs=0.02 if 0 < noise < 1 else 0)
-
-
-def test_which_fields_each_reading_fills() -> None:
-    assert {row.response for row in rows("train", "prompts")} == {None}  # to be sampled, not imitated
-    for kind in ("answers", "prompts"):
-        assert all(row.response == row.ground_truth for row in rows("val", kind))  # held-out rows have no noise
-    assert rows("train", "answers")[16].where == "reverse:train:17"
-    assert rows("val", "prompts")[0].where == "reverse:val:1"
 
 
 def test_the_seed_alone_decides() -> None:

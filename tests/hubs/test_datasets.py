@@ -1,10 +1,11 @@
-"""Datasets come from hubs by their name, are prepared once, and a run reads them like any other file."""
+"""Datasets and models come from hubs by their name, once, and a run reads them like any other file or folder."""
 
 from __future__ import annotations
 
 import io
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ from launcher.data.files import Files
 from launcher.data.hub import Hub
 from launcher.data.mailbox import Mailbox
 from launcher.launch.prepare import fetched, localized
+from launcher.models.pretrained import Pretrained
 from launcher.preflight.fit import refit_settings
 from launcher.preflight.plan import run_of
+from launcher.rewards.combined import Auto, Weighted
+from launcher.rewards.model import RewardModel
 from launcher.spec.data import Message, Row
+from launcher.spec.run import RunSpec
 
 GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1:,}"} for n in range(4)]
 
@@ -163,9 +168,7 @@ def test_what_nobody_gave_fits_what_was_fetched(place: Any, view: Any) -> None:
         "o/d", {"train.jsonl": jsonl([{"prompt": f"{n}+1>", "response": str(n)} for n in range(100)])}, kind="dataset"
     )
     config = {"model_type": "qwen3", "max_position_embeddings": 300, "hidden_size": 64, "vocab_size": 3}
-    place.add(
-        "o/m", {"config.json": json.dumps(config).encode(), "model.safetensors": (2).to_bytes(8, "little") + b"{}"}
-    )
+    place.add("o/m", {"config.json": json.dumps(config).encode(), "model.safetensors": WEIGHTS})
     words = ["algorithm=sft", "model=hf", "model.path=o/m", "data=hub", "data.repo=o/d"]
     found = try_resolve(words)
     assert found.run
@@ -199,3 +202,54 @@ def test_questions_about_mails_and_the_mails_come_from_a_hub(place: Any) -> None
     with closing(Mailbox(mailbox_of("corbt/enron-emails"))) as mailbox:
         assert [found.message_id for found in mailbox.search("lunch monday")] == ["<0@x>", "<1@x>", "<2@x>"]
         assert "to: a@x.org" in mailbox.read("<1@x>").text
+
+
+# ---- models: a run brings them here before any process starts, and remembers where they lie
+
+CONFIG = b'{"model_type": "qwen3"}'
+WEIGHTS = (2).to_bytes(8, "little") + b"{}"  # a safetensors file without tensors
+
+
+def prepared(run: RunSpec, sinks: list[Any]) -> RunSpec:
+    return localized(run, fetched(run, sinks))
+
+
+def hf_run(*words: str) -> RunSpec:
+    return resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=hf", *words])
+
+
+def test_both_models_become_folders(hub: Any, tmp_path: Path, view: Any) -> None:
+    hub.add("o/policy", {"config.json": CONFIG, "model.safetensors": WEIGHTS})
+    hub.add("o/judge", {"config.json": CONFIG, "model.safetensors": WEIGHTS})
+    run = hf_run("model.path=o/policy", "reward=model", "reward.path=o/judge", "reward.source=modelscope")
+    found, shown = prepared(run, [view]), view.shown
+    assert isinstance(found.model, Pretrained) and found.model.path == str(tmp_path / "store/o/policy")
+    assert isinstance(found.reward, RewardModel) and found.reward.path == str(tmp_path / "store/o/judge")
+    assert any(phase.startswith("downloading o/judge") for phase, _ in shown)
+    assert {asked.path.split("?")[0] for asked in hub.asked if "judge" in asked.path} & {
+        "/api/v1/models/o/judge/repo/files"
+    }
+    asked = len(hub.asked)
+    assert prepared(run, []) == found
+    assert len(hub.asked) == asked  # what is here is not asked for again
+
+
+def test_a_reward_model_deep_in_a_sum_becomes_a_folder(hub: Any, tmp_path: Path) -> None:
+    """The engine loads it from wherever it stands, so it is fetched from wherever it stands."""
+    hub.add("o/judge", {"config.json": CONFIG, "model.safetensors": WEIGHTS})
+    run = resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=tiny"])
+    judge = RewardModel(path="o/judge")
+    deep = Auto(parts={"sum": Weighted(parts={"judge": judge, "given": run.reward})})
+    found = prepared(replace(run, reward=deep), []).reward
+    here = replace(judge, path=str(tmp_path / "store/o/judge"))
+    assert found == Auto(parts={"sum": Weighted(parts={"judge": here, "given": run.reward})})
+
+
+def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(Problems) as caught:
+        prepared(hf_run("model.path=o/policy"), [])
+    assert caught.value.lines == [
+        "o/policy: not here, and HF_HUB_OFFLINE forbids to download it; unset HF_HUB_OFFLINE once"
+    ]
+    assert hub.asked == []

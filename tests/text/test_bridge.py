@@ -156,18 +156,7 @@ def test_a_template_without_calls_is_refused_where_there_are_tools() -> None:
 
 # ---- between turns
 
-AFTER_CALL = {  # what stands between a turn with a call and the next
-    "qwen2.5": "\n<|im_start|>user\n<tool_response>\n4 <|im_end|> b\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    "qwen3": "\n<|im_start|>user\n<tool_response>\n4 <|im_end|> b\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    "qwen3.5": "\n<|im_start|>user\n<tool_response>\n4 <|im_end|> b\n</tool_response><|im_end|>\n"
-    "<|im_start|>assistant\n<think>\n",
-    "hermes": "\n<|im_start|>tool\n<tool_response>\n4 <|im_end|> b\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    "llama3": '<|start_header_id|>ipython<|end_header_id|>\n\n"4 <|im_end|> b"<|eot_id|>'
-    "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    "gpt-oss": '<|start|>functions.look to=assistant<|channel|>commentary<|message|>"4 <|im_end|> b"<|end|>'
-    "<|start|>assistant",
-}
-AFTER_TEXT = {  # and between an answer and the next, where a user goes on
+AFTER_TEXT = {  # what stands between an answer and the next, where a user goes on
     "qwen2.5": "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n",
     "qwen3": "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n",
     "qwen3.5": "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n<think>\n",
@@ -187,13 +176,6 @@ def between(name: str, text: str, end: str, message: dict[str, Any]) -> tuple[st
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_what_stands_between_a_call_and_the_next_turn(name: str) -> None:
-    """The template keeps the call, and what was thought before it, as they were sampled."""
-    ends = FAMILIES[name].ends
-    assert between(name, call_of(name, "it"), ends, tool("4 <|im_end|> b")) == (AFTER_CALL[name], False)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("text", ["yes", "yes\N{SNOWMAN}", '"}}', "<|", ""])
 def test_what_stands_between_an_answer_and_the_next_turn(name: str, text: str) -> None:
     """Where a user goes on, Qwen3 leaves out what was thought, and gpt-oss also writes another end."""
@@ -205,13 +187,15 @@ def test_what_stands_between_an_answer_and_the_next_turn(name: str, text: str) -
 
 @pytest.mark.parametrize(("name", "end"), [("qwen2.5", "<|endoftext|>"), ("llama3", "<|eom_id|>")])
 def test_a_turn_that_ends_otherwise_than_the_template_writes_it(name: str, end: str) -> None:
-    found, rewritten = between(name, call_of(name, "it"), end, tool("4 <|im_end|> b"))
-    assert (found, rewritten) == (AFTER_CALL[name], True), "its own end is not written a second time"
+    result, as_written = tool("4 <|im_end|> b"), FAMILIES[name].ends
+    expected, _ = between(name, call_of(name, "it"), as_written, result)
+    assert between(name, call_of(name, "it"), end, result) == (expected, True), "its own end is not written twice"
 
 
 def test_other_words_of_the_same_call_are_a_difference_and_stay() -> None:
-    text = call_of("qwen3", "it").replace(": ", ":")
-    assert between("qwen3", text, "<|im_end|>", tool("4 <|im_end|> b")) == (AFTER_CALL["qwen3"], True)
+    text, result = call_of("qwen3", "it"), tool("4")
+    expected, _ = between("qwen3", text, "<|im_end|>", result)
+    assert between("qwen3", text.replace(": ", ":"), "<|im_end|>", result) == (expected, True)
 
 
 # ---- 10,000 episodes
@@ -331,7 +315,8 @@ def test_where_the_template_keeps_all_turns_the_episode_is_what_it_writes(name: 
             text = call_of(name, draw.choice(["it", "the shelf", "a 12", "é"]))
             sampled = encoder.ids(text + FAMILIES[name].ends)
             history.append(bridge.turn_of(bridge.read(text)))
-            found, rewritten = bridge.observation_ids(ROW, history, [message := tool(draw.choice("abc"))], sampled)
+            message = tool(draw.choice(["a", "b <|im_end|>"]))
+            found, rewritten = bridge.observation_ids(ROW, history, [message], sampled)
             assert not rewritten and found == encoder.ids(encoder.tokenizer.decode(found))
             history.append(message)
             ids += sampled + found

@@ -103,11 +103,3 @@ def test_ids_that_training_takes_are_those_of_both_answers(tmp_path: Path) -> No
     ids = measure._trained_ids(asked.encoder, [Row("t:1", "a", "b", rejected="c")])
     assert {letters[sign] for sign in ("a", "b", "c", "<|user|>", "<|assistant|>", "<eos>")} == ids
     assert letters["c"] not in measure._trained_ids(asked.encoder, [Row("t:1", "a", "b")])
-
-
-@pytest.mark.parametrize(("text", "content", "holds"), [
-    ("one two", "one  two", True), ("one", "one two", False), ("one two", "one two six", True), ("abc", " b ", True),
-    ("one two", "one two six ten", False),
-])  # fmt: skip
-def test_most_words_of_a_text_are_written(text: str, content: str, holds: bool) -> None:
-    assert measure._has_most_words(text, content) is holds

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from chats import CHATML, learnt_texts, of_letters
-from tokenizers import processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from launcher.core.settings import settings
+from launcher.data.files import Files
+from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
-from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split, Text
+from launcher.spec.data import Message, RefusedRow, Row, Text
 from launcher.text.bridge import Bridge
 from launcher.text.encoder import Encoder, Pair, Tokens
-from launcher.text.lengths import count_tokens
+from launcher.text.measure import count_tokens
 from launcher.text.tokenizer import character_tokenizer, load_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-
-
-@settings
-class NoRows(Dataset):
-    """Fake: only its limits count here."""
-
-    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        yield from ()
-
-    def fingerprint(self) -> str:
-        return ""
 
 
 def chat_tokenizer(template: str | None = CHATML, bos: bool = False) -> PreTrainedTokenizerFast:
@@ -44,7 +35,7 @@ def chat_tokenizer(template: str | None = CHATML, bos: bool = False) -> PreTrain
 
 
 def encoder(tokenizer: PreTrainedTokenizerFast, **limits: Any) -> Encoder:
-    return Encoder(tokenizer, NoRows(**limits))
+    return Encoder(tokenizer, Files(**limits))
 
 
 def row(prompt: Text, response: str | None = None) -> Row:
@@ -79,7 +70,7 @@ def test_plain_text_by_hand() -> None:
 
 @pytest.mark.parametrize("template", [None, CHATML])
 def test_bos_stands_once_and_only_before_the_prompt(template: str | None) -> None:
-    plain = Encoder(chat_tokenizer(template, bos=True), NoRows(chat_template="never"))
+    plain = Encoder(chat_tokenizer(template, bos=True), Files(chat_template="never"))
     assert text(plain, good(plain.prompt(0, row("hi"))).ids) == "<s>hi"
     found = good(plain.demonstration(0, row("hi", "yo")))
     assert text(plain, found.ids) == "<s>hiyo<|im_end|>"
@@ -143,13 +134,6 @@ def test_where_a_template_rewrites_earlier_turns_each_answer_is_learned_in_what_
     assert [learnt_texts(chat, each) for each in found.sequences] == [["one<|im_end|>\n"], ["two<|im_end|>\n"]]
     last = encoder(chat_tokenizer(REWRITES), loss_on="last")
     assert good(last.demonstration(0, row(turns))) == found.others[0]
-
-
-def test_of_a_conversation_the_last_turn_alone_can_be_learned() -> None:
-    turns = talk("user: a", "assistant: one", "user: b", "assistant: two")
-    every, last = (encoder(chat_tokenizer(), loss_on=on) for on in ("all", "last"))
-    assert learnt_texts(last, good(last.demonstration(0, row(turns)))) == ["two<|im_end|>\n"]
-    assert good(last.demonstration(0, row(turns))).ids == good(every.demonstration(0, row(turns))).ids
 
 
 THINKS = CHATML.replace("<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\n{% endif")
@@ -224,7 +208,7 @@ CHANNELS = (
 ])  # fmt: skip
 def test_after_a_tool_an_answer_is_learned_with_its_channel(extra: dict[str, Any], learned: str) -> None:
     """As gpt-oss's, which leaves out what was thought before a call once a final answer follows."""
-    chat = Encoder(chat_tokenizer(CHANNELS), NoRows(loss_on="last"))
+    chat = Encoder(chat_tokenizer(CHANNELS), Files(loss_on="last"))
     call = {"type": "function", "id": "1", "function": {"name": "add", "arguments": {}}}
     turns = (Message("user", "2+2?"), Message("assistant", "add", {"thinking": "Add.", "tool_calls": [call]}),
              Message("tool", "4"), Message("assistant", "It is 4.", extra))  # fmt: skip
@@ -401,12 +385,51 @@ def test_pairs_of_equal_tokens_are_refused(chosen: str, rejected: str, limit: in
     assert "equal tokens" in refused.reason
 
 
+def test_the_longer_answer_of_a_pair_counts() -> None:
+    made = encoder(character_tokenizer("ab C1"))
+    pair = Row("f:1", "ab", "a", rejected="abC")
+    both = made.pair(0, pair)
+    assert isinstance(both, Pair)
+    assert count_tokens(made, pair, "pairs") == (2, len(both.rejected.ids) - 2, 1)
+    assert count_tokens(made, Row("f:1", "ab", "a"), "answers") == (2, 2, 1)
+    refused = count_tokens(made, Row("f:1", (Message("system", "a"), Message("user", "b")), "a"), "answers")
+    assert refused == "is a conversation, and the tokenizer has no chat template; use a text prompt"
+
+
+# ---- tokenizers
+
+
+WORDS = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\p{N}{1,3}|\s+|[^\s\p{N}]+"), "isolated"),
+                                 pre_tokenizers.ByteLevel(False, use_regex=False)])  # fmt: skip
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+@pytest.mark.parametrize(("family", "name", "split"), [
+    ("llama", "GPT2Tokenizer", WORDS), ("qwen2", "PreTrainedTokenizerFast", BYTES), ("gpt2", None, BYTES),
+    ("qwen2", "LlamaTokenizerFast", WORDS), ("gemma2", "GemmaTokenizer", BYTES), ("cohere", "CohereTokenizer", WORDS),
+])  # fmt: skip
+def test_tokens_are_those_of_tokenizer_json(tmp_path: Path, family: str, name: str | None, split: Any) -> None:
+    """Whatever class the folder names: transformers' own would build another tokenizer of most of these."""
+    made, text = Tokenizer(models.BPE()), "In 1907, 12345 people came.\n\n Yes"
+    made.pre_tokenizer, made.decoder = split, decoders.ByteLevel()
+    made.train_from_iterator([text] * 9, trainers.BpeTrainer(vocab_size=300, show_progress=False,
+                             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
+    made.add_special_tokens(["<|end|>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    end = made.token_to_id("<|end|>")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name} if name else {}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, "eos_token_id": [end, 1]}))
+    found = load_tokenizer(Pretrained(path=str(tmp_path)))
+    assert found(text).input_ids == made.encode(text).ids
+    assert (found.eos_token, len(found)) == ("<|end|>", made.get_vocab_size())  # which only config.json names
+
+
 def test_a_scratch_model_with_a_chat_template_calls_tools_and_has_words_as_tokens() -> None:
     """Each turn is opened by one token and ended by <eos>; the longest word that fits is one token."""
     model = Scratch(chat=True, words=("budget", "budget plan", '<tool_call>{"name": "look", "arguments": {"at": "'))
     tokenizer = load_tokenizer(model)
     assert model.shape.vocab_size == len(tokenizer)
-    bridge = Bridge(Encoder(tokenizer, NoRows()))
+    bridge = Bridge(Encoder(tokenizer, Files()))
     call = {"type": "function", "id": "c", "function": {"name": "look", "arguments": {"at": "budget plan"}}}
     turns = (Message("user", "where?"), Message("assistant", "", {"tool_calls": [call]}), Message("tool", "here\n{7}"))
     found = good(bridge.encoder.demonstration(0, replace(row(""), prompt=(*turns, Message("assistant", "7")))))

@@ -10,7 +10,7 @@ from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import short_repr, suggest
 from launcher.data.files import Files, source_of
 from launcher.data.hub import Hub
-from launcher.data.keys import UnreadKeys
+from launcher.data.keys import unread_keys
 from launcher.data.quality import count_repeats, in_both
 from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
@@ -35,7 +35,7 @@ def check(context: Context) -> Iterator[CheckResult]:
             yield CheckResult("FAIL", "data", "has no usable rows", "use a file with rows")
         return
     yield from _summarize(context.train, count_repeats(context.train.rows, context.run.algorithm.data))
-    yield from UnreadKeys([*context.train.rows, *context.val.rows]).results()
+    yield from unread_keys([*context.train.rows, *context.val.rows])
     yield from _check_constant(context)
     yield from _check_leaks(context)
     yield from _check_best_metric(context)

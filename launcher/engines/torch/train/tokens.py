@@ -19,7 +19,7 @@ from launcher.core.files import AppendOnlyFile
 from launcher.core.redaction import redact
 from launcher.spec.algorithm import Batch
 from launcher.spec.episode import Episode
-from launcher.text.token_texts import TokenTexts
+from launcher.text.tokenizer import TokenTexts
 
 NAMES = ("log_probs", "sampler_log_probs", "advantages")
 
