@@ -42,17 +42,13 @@ def load(settings: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
     os.environ.clear()  # it may hold secrets
     os.environ |= {"PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     readable = confine.readable()
-    sys.path[:] = [path for path in sys.path if any(_is_within(path, folder) for folder in readable)]
+    sys.path[:] = [path for path in sys.path if any(Path(path).resolve().is_relative_to(folder) for folder in readable)]
     sys.argv = ["solution.py"]
     rules = confine.ruleset(readable) if settings["strict"] else None
     limits = {**settings, "rules": rules}
     for name in LIBRARIES:
         importlib.import_module(name)  # once, instead of in every fork
     return lambda request: _run_programs(request, limits) if "inputs" in request else _run_tests(request, limits)
-
-
-def _is_within(path: str, folder: str) -> bool:
-    return os.path.commonpath([os.path.realpath(path), folder]) == folder
 
 
 # ---- programs: standard input to standard output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import gcd
 
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
@@ -112,18 +111,14 @@ def _check_room(where: str, limit: int | None, parallel: int, longest: int, what
         yield fails(where, f"{room} are fewer than {what} = {longest:,}", [-(-longest // parallel)])
 
 
-def _pools(run: BatchSizes) -> Iterator[tuple[str, str]]:
-    """Each model that is served, and the section that says how many GPUs it has: the trainer's, unless the reward model
-    has its own."""
-    yield ROLLOUT, "trainer"
-    reward = "reward.reward_model"
-    if run(f"{reward}.enable"):
-        yield f"{reward}.rollout", reward if run(f"{reward}.enable_resource_pool") else "trainer"
-
-
 def _served_models(run: BatchSizes, facts: LaunchFacts) -> Results:
-    """Problems unless replicas of a served model divide the GPUs, and the ranks of one divide its attention heads."""
-    for place, pool in _pools(run):
+    """Problems unless replicas of a served model divide the GPUs, and the ranks of one divide its attention heads. A
+    reward model has the trainer's GPUs, or its own."""
+    reward = "reward.reward_model"
+    pools = [(ROLLOUT, "trainer")]
+    if run(f"{reward}.enable"):
+        pools.append((f"{reward}.rollout", reward if run(f"{reward}.enable_resource_pool") else "trainer"))
+    for place, pool in pools:
         gpus = product(run(pool), "n_gpus_per_node", "nnodes")
         tp, size = product(run(place), TP), product(run(place), TP, "data_parallel_size")
         if gpus % size:
