@@ -103,11 +103,6 @@ def test_with_verl_the_row_of_a_reward_that_waits_is_an_event(
     assert "reward slow.py:3: time.sleep(99), row 7 (extra_info.index)" in waits and waits[-1] == ""
 
 
-def test_several_processes_keep_the_order(written: Write) -> None:
-    reward = written("def compute_score(solution_str, **more): return float(solution_str)", workers=3)
-    assert list(score_safely(reward, [Answer(str(n)) for n in range(50)]).total) == [float(n) for n in range(50)]
-
-
 # ---- what it is given
 
 
