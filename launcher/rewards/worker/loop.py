@@ -23,8 +23,6 @@ from launcher.core.classes import CODE_DIR, add_code_dir
 from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker.frames import receive, send
 
-Work = Callable[[Any], Any]
-
 
 def main() -> None:
     kind, stack = sys.argv[1], int(sys.argv[2])
@@ -34,7 +32,7 @@ def main() -> None:
     if settings.get("memory_bytes"):
         resource.setrlimit(resource.RLIMIT_AS, (settings["memory_bytes"],) * 2)
     file = settings.get("file", settings.get("path", ""))
-    work = try_call(lambda: load(kind, settings), file)
+    work: Any = try_call(lambda: importlib.import_module(f"launcher.rewards.worker.{kind}").load(settings), file)
     send(channel, {"fault": work.reason} if isinstance(work, CallFailure) else {})
     if not isinstance(work, CallFailure):
         serve(channel, work, file)
@@ -52,12 +50,7 @@ def connect() -> tuple[socket.socket, Any]:
     return channel, settings
 
 
-def load(kind: str, settings: dict[str, Any]) -> Work:
-    work: Work = importlib.import_module(f"launcher.rewards.worker.{kind}").load(settings)
-    return work
-
-
-def serve(channel: socket.socket, work: Work, file: str) -> None:
+def serve(channel: socket.socket, work: Callable[[Any], Any], file: str) -> None:
     pid = os.getpid()
     while True:
         try:

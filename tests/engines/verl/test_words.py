@@ -16,9 +16,9 @@ ACTOR, ROLLOUT, LORA = words.ACTOR, words.ROLLOUT, "actor_rollout_ref.model.lora
 MEGATRON_LORA = ("engine.strategy=megatron", "model.lora_rank=8", "model.lora_alpha=16")
 
 
-def emitted(*typed: str, start: int = 0) -> dict[str, str]:
+def emitted(*typed: str) -> dict[str, str]:
     run = resolve([*BASE, *typed])
-    made = words.arguments(run, run.engine, Path("/runs/a"), start)  # type: ignore[arg-type]
+    made = words.arguments(run, run.engine, Path("/runs/a"))  # type: ignore[arg-type]
     return {key_of(word): word.partition("=")[2] for word in made}
 
 
@@ -78,12 +78,6 @@ def test_a_micro_batch_divides_the_sequences_of_an_update(asked: int, batch: int
     typed = ["algorithm=grpo", "sampler.n=2", f"data.train_batch_size={batch}"]
     found = int(emitted(*typed, f"trainer.micro_batch_size_per_gpu={asked}")[f"{ACTOR}.ppo_micro_batch_size_per_gpu"])
     assert found == max(size for size in range(1, asked + 1) if batch % size == 0)
-
-
-def test_it_goes_on_from_its_own_checkpoint() -> None:
-    made = emitted("algorithm=grpo", start=20)
-    assert made["trainer.resume_mode"] == "resume_path"
-    assert made["trainer.resume_from_path"] == "/runs/a/checkpoints/step_000020/state/global_step_20"
 
 
 @pytest.mark.parametrize(
