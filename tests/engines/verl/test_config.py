@@ -15,14 +15,6 @@ def only(made: VerlConfig) -> str:
     return str(made.problems[0])
 
 
-def test_the_defaults_are_those_of_verl():
-    made = compose([], "ppo")
-    assert (made.problems, made.notes) == ([], [])
-    assert made.config["data"]["train_batch_size"] == 1024
-    assert made.config["actor_rollout_ref"]["rollout"]["name"] == "???"
-    assert made.config["actor_rollout_ref"]["rollout"]["response_length"] == 512
-
-
 @pytest.mark.parametrize("word", ["data.train_files=~/a.parquet", "data.val_files=[a,~/b]"])
 def test_a_tilde_that_bash_leaves_in_a_word_has_its_own_fix(word):
     assert "bash leaves ~ there" in only(compose([word], "ppo"))

@@ -72,14 +72,6 @@ def test_values(typed: list[str], values: dict[str, str | None]) -> None:
     assert {key: found.get(key) for key in values} == values
 
 
-@pytest.mark.parametrize(("asked", "batch"), [(16, 8), (16, 100), (5, 14)])
-def test_a_micro_batch_divides_the_sequences_of_an_update(asked: int, batch: int) -> None:
-    """8, 16, 100 or 14 prompts x 2 answers on 2 GPUs: 8, 16, 100 or 14 sequences in each process."""
-    typed = ["algorithm=grpo", "sampler.n=2", f"data.train_batch_size={batch}"]
-    found = int(emitted(*typed, f"trainer.micro_batch_size_per_gpu={asked}")[f"{ACTOR}.ppo_micro_batch_size_per_gpu"])
-    assert found == max(size for size in range(1, asked + 1) if batch % size == 0)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "strategy"),
     [("sft", "fsdp"), ("dapo", "fsdp"), ("gspo", "fsdp"), ("ppo", "fsdp2"), ("ppo", "megatron"), ("sft", "megatron")],
