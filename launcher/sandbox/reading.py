@@ -180,14 +180,9 @@ class _Comparison:
                 continue
             other = max(candidates, key=lambda one: sum(map(eq, one.words, launch.words)))
             remaining.remove(other)
-            words = tuple(map(self._mark_difference, launch.words, other.words))
-            environment = {key: self._mark_difference(value, other.environment.get(key, value))
-                           for key, value in launch.environment.items()}  # fmt: skip
-            self.launches[number] = replace(launch, words=words, environment=environment)
+            self.launches[number] = self._merge_launches(launch, other)
         for path, text in {**self.written}.items():
-            lines, others = text.splitlines(), self._mask_temporary(run.written.get(path, "")).splitlines()
-            if len(lines) == len(others):
-                self.written[path] = "\n".join([*map(self._mark_difference, lines, others), ""])
+            self.written[path] = self._mark_differing_lines(text, self._mask_temporary(run.written.get(path, "")))
         previous = self.launches[len(self.before) :]
         remaining = [one for one in remaining if not any(_shape(one) == _shape(launch) for launch in previous)]
         if not unmatched and not remaining:
@@ -212,6 +207,16 @@ class _Comparison:
                 answer = machine.answers.get(name, "another day").splitlines()
                 return f"{name} says {answer[0]!r}" + (f" and {len(answer) - 1} lines more" if answer[1:] else "")
         return "the machine answers otherwise"
+
+    def _merge_launches(self, launch: StartedProgram, other: StartedProgram) -> StartedProgram:
+        words = tuple(map(self._mark_difference, launch.words, other.words))
+        environment = {key: self._mark_difference(value, other.environment.get(key, value))
+                       for key, value in launch.environment.items()}  # fmt: skip
+        return replace(launch, words=words, environment=environment)
+
+    def _mark_differing_lines(self, text: str, other: str) -> str:
+        lines, others = text.splitlines(), other.splitlines()
+        return "\n".join([*map(self._mark_difference, lines, others), ""]) if len(lines) == len(others) else text
 
     def _mark_difference(self, text: str, other: str) -> str:
         """`text`, with a placeholder for the part in which `other` differs."""

@@ -18,7 +18,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.names import verl as names
-from launcher.config.nodes import walk
 from launcher.core.composition import parse_override
 from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr
 from launcher.engines.verl.config import defaults
@@ -232,13 +231,13 @@ def _split_known_section(node: dict[str, Any], key: str) -> tuple[str, str]:
 
 def _wrong_value(key: str, value: Any, base: dict[str, Any]) -> Problem | None:
     """The first value of an argument that verl cannot use. Interpolations are left to verl."""
-    return next(filter(None, (_misfit(*leaf, base) for leaf in walk(value, key, lists=False))), None)
+    if isinstance(value, dict) and value:
+        return next(filter(None, (_wrong_value(f"{key}.{name}", inner, base) for name, inner in value.items())), None)
+    return None if isinstance(value, str) and "${" in value else _misfit(key, value, base)
 
 
 def _misfit(key: str, value: Any, base: dict[str, Any]) -> Problem | None:
     default = at(base, key)
-    if isinstance(value, str) and "${" in value:
-        return None
     if isinstance(default, dict):
         may_be_null = key in beside()["optional"] or ("_target_" not in default and "." in key)
         if isinstance(value, dict) or (value is None and may_be_null):

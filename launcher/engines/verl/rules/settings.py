@@ -84,6 +84,11 @@ class BatchSizes:
         return bool(self("algorithm.use_kl_in_reward") or self(f"{ACTOR}.use_kl_loss"))
 
     @cached_property
+    def has_adapter(self) -> bool:
+        rank = self(f"{MODEL}.lora.rank") or self(f"{MODEL}.lora_rank") or 0
+        return rank > 0 or self(f"{MODEL}.lora_adapter_path") is not None
+
+    @cached_property
     def needs_critic(self) -> bool:
         enable = self("critic.enable")
         return bool(enable) if enable is not None else self("algorithm.adv_estimator") == "gae"

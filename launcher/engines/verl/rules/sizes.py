@@ -7,7 +7,6 @@ from math import gcd
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
 from launcher.engines.verl.rules.settings import (
     ACTOR,
-    MODEL,
     REF,
     ROLLOUT,
     BatchSizes,
@@ -85,9 +84,8 @@ def _micro_batches(run: BatchSizes, are_even: bool) -> Results:
     """Micro-batches in rows must divide a rank's answers, which is judged where all ranks have as many (`are_even`);
     those in tokens must hold the longest answer. V1's critic always counts tokens."""
     per_rank, longest = run.filled // run.ranks(), run("data.max_prompt_length") + run("data.max_response_length")
-    rank, adapter = run(f"{MODEL}.lora.rank") or run(f"{MODEL}.lora_rank") or 0, run(f"{MODEL}.lora_adapter_path")
     parts = [(ACTOR, "", "ppo", run.mini() // run.ranks()), (ROLLOUT, "log_prob_", "log_prob", per_rank)]
-    if run.needs_reference and rank <= 0 and adapter is None:  # else the reference is the actor without its adapter
+    if run.needs_reference and not run.has_adapter:  # else the reference is the actor without its adapter
         parts.append((REF, "log_prob_", "log_prob", per_rank))
     parts += [("critic", "", "ppo_infer" if run.v1 else "ppo", per_rank)] if run.needs_critic else []
     for section, switch, name, answers in parts:
