@@ -4,8 +4,6 @@ reach the network, nor other processes (`launcher.sandbox.confine`). The run's r
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from launcher.core.problems import Problem
 from launcher.core.settings import settings
 from launcher.core.user_code import CallFailure
@@ -56,8 +54,4 @@ class CodeEnvironment(SeveralTurns):
         return [problem.within("environment.sandbox") for problem in self.sandbox.problems()]
 
     def session(self) -> Session:
-        return ToolSession(self._tools, self)
-
-    @cached_property
-    def _tools(self) -> CodeTools:
-        return CodeTools(self.sandbox)
+        return ToolSession(CodeTools(self.sandbox), self)

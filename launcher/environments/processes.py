@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from launcher.core.settings import Chosen, adapter
-from launcher.rewards.pool import end_group, exit_name
+from launcher.rewards.pool import end_group, exit_name, start_beside
 from launcher.rewards.worker.frames import receive, send
 from launcher.spec.data import Row
 from launcher.spec.environment import Environment, Final, Observation, Outcome, Sessions, Spoken
@@ -38,30 +38,34 @@ class Processes(Sessions):
         """`program` gets a socket's descriptor as its last argument, and follows the protocol of `WORKER`."""
         self.node = adapter(Chosen[Environment]).dump_python(environment, mode="json")
         self.workers = [_EnvironmentProcess(self.node, program) for _ in range(environment.workers)]
-        self.held = dict[int, tuple[_EnvironmentProcess, int]]()
+        self.held = dict[int, tuple[_EnvironmentProcess, int | None]]()
+        """The process of each session, and which of its lives began it; None where it could not be started."""
         weakref.finalize(self, _end_all, self.workers)
 
     def begin(self, number: int, row: Row) -> Future[Observation]:
         worker = min(self.workers, key=lambda each: each.sessions)
         fault = worker.ready()
         worker.sessions += 1
-        self.held[number] = worker, worker.life
-        if fault:
-            return _failed_future(Observation, fault)
-        return worker.ask({"do": "begin", "session": number, "row": asdict(row)}, Observation)
+        self.held[number] = worker, None if fault else worker.life
+        return self._ask(number, Observation, "begin", row=asdict(row))
 
     def step(self, number: int, spoken: Spoken) -> Future[Observation]:
-        worker, life = self.held[number]
-        if life != worker.life:
-            return _failed_future(Observation, worker.why)
-        return worker.ask({"do": "step", "session": number, "spoken": asdict(spoken)}, Observation)
+        return self._ask(number, Observation, "step", spoken=asdict(spoken))
 
     def end(self, number: int, outcome: Outcome) -> Future[Final]:
-        worker, life = self.held.pop(number)
+        response = self._ask(number, Final, "end", outcome=outcome)
+        worker, _ = self.held.pop(number)
         worker.sessions -= 1
-        if life != worker.life:
-            return _failed_future(Final, worker.why)
-        return worker.ask({"do": "end", "session": number, "outcome": outcome}, Final)
+        return response
+
+    def _ask(self, number: int, kind: type, do: str, **values: Any) -> Future[Any]:
+        """The response to a request about a session; a fault where the process that held it has ended."""
+        worker, life = self.held[number]
+        if life == worker.life:
+            return worker.ask({"do": do, "session": number, **values}, kind)
+        failed = Future[Any]()
+        failed.set_result(_fault(kind, worker.why))
+        return failed
 
     def close(self) -> None:
         _end_all(self.workers)
@@ -107,18 +111,11 @@ class _EnvironmentProcess:
         if self.failed >= STARTS:
             return self.why
         self.end("")
-        local, remote = socket.socketpair()
-        with remote:
-            self.process = subprocess.Popen(
-                [*self.program, str(remote.fileno())],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[remote.fileno()], start_new_session=True,
-            )  # fmt: skip
-        self.channel = local
+        self.process, self.channel = start_beside(self.program)
         try:
             deadline = time.monotonic() + LOAD_S
-            send(local, self.node, deadline)
-            response = receive(local, deadline)
+            send(self.channel, self.node, deadline)
+            response = receive(self.channel, deadline)
             fault = response.get("fault", "")
         except (OSError, EOFError, ValueError) as error:
             response, fault = {}, "it takes too long" if isinstance(error, TimeoutError) else "its process ended"
@@ -127,7 +124,7 @@ class _EnvironmentProcess:
             self.end(f"the environment cannot be loaded: {fault}")
             return self.why
         self.failed, self.tools, self.life = 0, response["tools"], self.life + 1
-        threading.Thread(target=self._read_responses, args=(local, self.life), daemon=True).start()
+        threading.Thread(target=self._read_responses, args=(self.channel, self.life), daemon=True).start()
         return ""
 
     def ask(self, frame: dict[str, Any], kind: type) -> Future[Any]:
@@ -188,12 +185,6 @@ class _EnvironmentProcess:
 
 def _fault(kind: type, why: str) -> Observation | Final:
     return Observation(ended="environment-fault", reason=why) if kind is Observation else Final(fault=why)
-
-
-def _failed_future(kind: type, why: str) -> Future[Any]:
-    future = Future[Any]()
-    future.set_result(_fault(kind, why))
-    return future
 
 
 def _end_all(workers: list[_EnvironmentProcess]) -> None:

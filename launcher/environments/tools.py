@@ -122,11 +122,10 @@ def text_of(value: Any, most: int) -> str:
     text: Any = value if type(value) is str else try_call(partial(json.dumps, value, default=str, ensure_ascii=False))
     if isinstance(text, CallFailure):
         raise TypeError(f"its result cannot be written, {text.reason}")
-    text = text.encode(errors="replace").decode()  # lone surrogates cannot be tokenized
-    if len(text) <= most:
-        return text
-    ending = f"\n[cut: it has {len(text):,} characters]"
-    return f"{text[: max(most - len(ending), 0)]}{ending}"[:most]
+    if len(text) > most:
+        ending = f"\n[cut: it has {len(text):,} characters]"
+        text = f"{text[: max(most - len(ending), 0)]}{ending}"[:most]
+    return text.encode(errors="replace").decode()  # lone surrogates cannot be tokenized
 
 
 class ToolSession(Session):

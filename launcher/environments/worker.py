@@ -13,7 +13,6 @@ import json
 import os
 import resource
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -21,13 +20,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from launcher.core.classes import CODE_DIR, add_code_dir
 from launcher.core.settings import Chosen, adapter
 from launcher.core.user_code import CallFailure, Raised, caught, caught_awaiting
 from launcher.environments.calling import Refused, TimedOut, failure_of, own_code
 from launcher.environments.tools import fault_of, text_of
 from launcher.rewards.worker.frames import receive, send
-from launcher.rewards.worker.loop import die_with_parent
+from launcher.rewards.worker.loop import connect
 from launcher.rewards.worker.python import finite_numbers, number_of
 from launcher.spec.data import Row
 from launcher.spec.environment import TRUSTED, Environment, Final, History, Observation, Session, Spoken
@@ -40,12 +38,7 @@ MOST_BYTES = 4 * 2**20  # of one response of the environment
 
 
 def main() -> None:
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    channel.set_inheritable(False)
-    die_with_parent()
-    add_code_dir(os.environ.get(CODE_DIR))
-    node = receive(channel)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    channel, node = connect()
     loaded = caught(partial(_load, node))
     if isinstance(loaded, Raised):
         send(channel, {"fault": failure_of(loaded.error).reason})

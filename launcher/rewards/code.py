@@ -153,7 +153,7 @@ class Code(DetailedReward):
                 file.write_text(json.dumps(tests.payload), encoding="utf-8")
                 requests.append({"code": code_of(answers[index].response), "tests": str(file)})
             results = self._pool.ask(requests, self._time_limit(1), prompts(answers[index] for index in by_index))
-        return {index: result if isinstance(result, CallFailure) else result["passed"].count("1")
+        return {index: result if isinstance(result, CallFailure) else result.count("1")
                 for index, result in zip(by_index, results, strict=True)}  # fmt: skip
 
     def _time_limit(self, runs: int) -> float:

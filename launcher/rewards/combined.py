@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -26,7 +27,7 @@ _MISSING = {False: "no part of reward.parts is a rule", True: "no part of reward
 
 @settings
 class Combined(DetailedReward):
-    """Base of rewards that combine several."""
+    """Base of rewards that combine several: an answer's score is the weighted sum of the parts that score it."""
 
     parts: Parts
     """The rewards, by name. A config file composes them from the group's other choices; on the command line
@@ -48,22 +49,50 @@ class Combined(DetailedReward):
         for part in self.parts.values():
             yield from part.leaves()
 
-    def problems(self) -> list[Problem]:
-        problems = [Problem("reward.parts", f"{short_repr(name)} cannot name a metric", "use letters, digits and '_'")
-                    for name in self.parts if not is_metric_name(name) or name in SUMS.values()]  # fmt: skip
-        for name, part in self.parts.items():
-            problems += [replace(problem, where=f"reward.parts.{name}{problem.where.removeprefix('reward')}")
-                         for problem in part.problems()]  # fmt: skip
-        return problems
-
     def on_trial(self) -> Self:
-        return replace(self, parts={name: part.on_trial() for name, part in self.parts.items()})
+        return self._with_each(lambda part: part.on_trial())
 
     def with_absolute_paths(self) -> Self:
-        return replace(self, parts={name: part.with_absolute_paths() for name, part in self.parts.items()})
+        return self._with_each(lambda part: part.with_absolute_paths())
 
     def within(self, folder: Path) -> Self:
-        return replace(self, parts={name: part.within(folder) for name, part in self.parts.items()})
+        return self._with_each(lambda part: part.within(folder))
+
+    def _with_each(self, change: Callable[[Reward], Reward]) -> Self:
+        return replace(self, parts={name: change(part) for name, part in self.parts.items()})
+
+    def scorers(self, answer: Answer) -> Mapping[str, Reward]:
+        """The parts that score this answer, by name; `unscorable_reason` says why there are none."""
+        return self.parts
+
+    def weight_of(self, name: str) -> float:
+        return 1.0
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        """Scores [N] of N answers; NaN, with the fault, where a part of non-zero weight cannot score the answer."""
+        scorers = [self.scorers(answer) for answer in answers]
+        faults = ["" if each else self.unscorable_reason(answer) for each, answer in zip(scorers, answers, strict=True)]
+        total, columns = [0.0] * len(answers), dict[str, list[float]]()
+        for name, part in self.parts.items():
+            weight, indices = self.weight_of(name), [index for index, each in enumerate(scorers) if name in each]
+            scores = score_safely(part, [answers[index] for index in indices])
+            _add_columns(columns, name, scores, indices, len(answers))
+            for index, value, fault in zip(indices, scores.total, scores.faults, strict=True) if weight else ():
+                faults[index] = faults[index] or (f"{name}: {fault}" if fault else "")
+                total[index] += weight * value
+        return Scores(_known(total, faults), columns, faults)
+
+    def cheap_for(self, answer: Answer) -> bool:
+        parts = self.scorers(answer).values()
+        return bool(parts) and all(part.cheap_for(answer) for part in parts)
+
+    def reference_response(self, answer: Answer) -> str | None:
+        """The reference response of the first part that has one, formatted by each of the other parts."""
+        parts = self.scorers(answer)
+        for name, part in parts.items():
+            if (text := part.reference_response(answer)) is not None:
+                return _formatted(text, [other for other_name, other in parts.items() if other_name != name])
+        return None
 
 
 @settings
@@ -78,76 +107,53 @@ class Weighted(Combined):
         return self._span_of(self.parts)
 
     def _span_of(self, parts: Mapping[str, Reward]) -> float | None:
-        spans = [abs(self.weights.get(name, 1.0)) * part.span for name, part in parts.items() if part.span]
+        spans = [abs(self.weight_of(name)) * part.span for name, part in parts.items() if part.span]
         return sum(spans) if len(spans) == len(parts) else None
 
-    def _scorers(self, answer: Answer) -> Mapping[str, Reward]:
-        """The parts that score this answer, by name."""
-        return self.parts
+    def weight_of(self, name: str) -> float:
+        return self.weights.get(name, 1.0)
 
     def problems(self) -> list[Problem]:
         part_names = list(self.parts)
         problems = [Problem("reward.weights", f"no part {name!r}", suggest(name, part_names)) for name in self.weights
                     if name not in part_names]  # fmt: skip
-        if all(self.weights.get(name, 1.0) == 0 for name in part_names):
+        if not any(map(self.weight_of, part_names)):
             got, fix = "all parts weigh 0, so nothing can be learnt", f"use reward.weights.{part_names[0]}=1"
             problems.append(Problem("reward.weights", got, fix))
-        return [*problems, *super().problems()]
+        problems += [Problem("reward.parts", f"{short_repr(name)} cannot name a metric", "use letters, digits and '_'")
+                     for name in self.parts if not is_metric_name(name) or name in SUMS.values()]  # fmt: skip
+        for name, part in self.parts.items():
+            problems += [replace(problem, where=f"reward.parts.{name}{problem.where.removeprefix('reward')}")
+                         for problem in part.problems()]  # fmt: skip
+        return problems
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """Scores [N] of N answers; NaN, with the fault, where a part of non-zero weight cannot score the answer."""
-        scorers = [self._scorers(answer) for answer in answers]
-        faults = ["" if parts else _MISSING[answer.asks_model] for answer, parts in zip(answers, scorers, strict=True)]
-        total, columns = [0.0] * len(answers), dict[str, list[float]]()
-        sums = {name: [0.0] * len(answers) for name in SUMS.values()}
+        """The scores, with the sums of the parts that are rules and of those that are models."""
+        scores, sums = super().judge(answers), {name: [0.0] * len(answers) for name in SUMS.values()}
         for name, part in self.parts.items():
-            weight, own_sum = self.weights.get(name, 1.0), sums[SUMS[part.learned]]
-            indices = [index for index, parts in enumerate(scorers) if name in parts]
-            scores = score_safely(part, [answers[index] for index in indices])
-            _add_columns(columns, name, scores, indices, len(answers))
-            if weight == 0:
-                continue
-            for index, value, fault in zip(indices, scores.total, scores.faults, strict=True):
-                if fault:
-                    faults[index] = faults[index] or f"{name}: {fault}"
-                else:
-                    total[index] += weight * value
-                    own_sum[index] += weight * value
-        known_sums = {name: _known(values, faults) for name, values in sums.items()}
-        return Scores(_known(total, faults), {**columns, **known_sums}, faults)
+            if weight := self.weight_of(name):
+                column, kind = scores.parts.get(name, [math.nan] * len(answers)), SUMS[part.learned]
+                sums[kind] = [held + weight * value for held, value in zip(sums[kind], column, strict=True)]
+        known_sums = {name: _known(values, scores.faults) for name, values in sums.items()}
+        return replace(scores, parts={**scores.parts, **known_sums})
+
+    def _parts_of_kind(self, learned: bool) -> Mapping[str, Reward]:
+        return {name: part for name, part in self.parts.items() if part.learned == learned}
 
     def weight_by_name(self) -> dict[str, float]:
-        return {name: self.weights.get(name, 1.0) for name in self.parts}
+        return {name: self.weight_of(name) for name in self.parts}
 
     def unscorable_reason(self, answer: Answer) -> str:
-        parts = self._scorers(answer)
-        reasons = (part.unscorable_reason(answer) for name, part in parts.items() if self.weights.get(name, 1.0))
+        parts = self.scorers(answer)
+        reasons = (part.unscorable_reason(answer) for name, part in parts.items() if self.weight_of(name))
         return next(filter(None, reasons), "") if parts else _MISSING[answer.asks_model]
 
-    def cheap_for(self, answer: Answer) -> bool:
-        parts = self._scorers(answer).values()
-        return bool(parts) and all(part.cheap_for(answer) for part in parts)
-
-    def reference_response(self, answer: Answer) -> str | None:
-        """The reference response of the first part that has one, formatted by each of the other parts."""
-        for name, part in self._scorers(answer).items():
-            if (text := part.reference_response(answer)) is not None:
-                return self._formatted(text, skip=name)
-        return None
-
     def format_response(self, text: str) -> str:
-        return self._formatted(text)
-
-    def _formatted(self, text: str, skip: str = "") -> str:
-        for name, part in self.parts.items():
-            text = text if name == skip else part.format_response(text)
-        return text
+        return _formatted(text, self.parts.values())
 
     def extract_answer(self, response: str) -> str:
         """The final answer by the rule with the largest weight, or by the heaviest model where no part is a rule."""
-        rules = [name for name, part in self.parts.items() if not part.learned]
-        heaviest = max(rules or self.parts, key=lambda name: self.weights.get(name, 1.0))
-        return self.parts[heaviest].extract_answer(response)
+        return self.parts[max(self._parts_of_kind(False) or self.parts, key=self.weight_of)].extract_answer(response)
 
 
 @settings
@@ -164,37 +170,18 @@ class Auto(Combined):
         return [Problem("reward.routes", f"{source!r} leads to {part!r}, which is not a part", suggest(part, names))
                 for source, part in self.routes.items() if part not in names]  # fmt: skip
 
-    def judge(self, answers: Sequence[Answer]) -> Scores:
-        faults = [self.unscorable_reason(answer) for answer in answers]
-        total, columns = [math.nan] * len(answers), dict[str, list[float]]()
-        for name, part in self.parts.items():
-            indices = [i for i, answer in enumerate(answers) if self._rule(answer) == name and not faults[i]]
-            scores = score_safely(part, [answers[index] for index in indices])
-            _add_columns(columns, name, scores, indices, len(answers))
-            for index, value, fault in zip(indices, scores.total, scores.faults, strict=True):
-                total[index], faults[index] = value, fault
-        return Scores(total, columns, faults)
+    def scorers(self, answer: Answer) -> Mapping[str, Reward]:
+        name = route(answer.data_source, self.routes) or ""
+        return {} if self.unscorable_reason(answer) else {name: self.parts[name]}
 
     def unscorable_reason(self, answer: Answer) -> str:
-        name = self._rule(answer)
-        if name is None or name not in self.parts:
-            matches = get_close_matches(answer.data_source, [*self.routes, *ROUTES], n=1)
-            add = f"add 'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}'"
-            fix = f"did you mean {matches[0]}?" if matches else add
-            return f"data_source {short_repr(answer.data_source)} has no reward; {fix}"
-        part = self.parts[name]
-        return next(map(str, part.problems()), "") or part.unscorable_reason(answer)
-
-    def cheap_for(self, answer: Answer) -> bool:
-        name = self._rule(answer)
-        return name in self.parts and self.parts[name].cheap_for(answer)
-
-    def reference_response(self, answer: Answer) -> str | None:
-        name = self._rule(answer)
-        return self.parts[name].reference_response(answer) if name in self.parts else None
-
-    def _rule(self, answer: Answer) -> str | None:
-        return route(answer.data_source, self.routes)
+        part = self.parts.get(route(answer.data_source, self.routes) or "")
+        if part:
+            return next(map(str, part.problems()), "") or part.unscorable_reason(answer)
+        matches = get_close_matches(answer.data_source, [*self.routes, *ROUTES], n=1)
+        add = f"add 'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}'"
+        fix = f"did you mean {matches[0]}?" if matches else add
+        return f"data_source {short_repr(answer.data_source)} has no reward; {fix}"
 
 
 @settings
@@ -208,18 +195,13 @@ class ByStyle(Weighted):
         spans = [self._span_of(self._parts_of_kind(kind)) for kind in {part.learned for part in self.parts.values()}]
         return None if None in spans else max(span for span in spans if span is not None)
 
-    def _scorers(self, answer: Answer) -> Mapping[str, Reward]:
+    def scorers(self, answer: Answer) -> Mapping[str, Reward]:
         return self._parts_of_kind(answer.asks_model)
 
-    def _parts_of_kind(self, learned: bool) -> Mapping[str, Reward]:
-        return {name: part for name, part in self.parts.items() if part.learned == learned}
 
-    def judge(self, answers: Sequence[Answer]) -> Scores:
-        scores = super().judge(answers)
-        sums = {name: [value if answer.asks_model == learned else math.nan
-                       for answer, value in zip(answers, scores.parts[name], strict=True)]
-                for learned, name in SUMS.items()}  # fmt: skip
-        return replace(scores, parts={**scores.parts, **sums})
+def _formatted(text: str, parts: Iterable[Reward]) -> str:
+    """`text` in the format of each of the parts, one after the other."""
+    return reduce(lambda inner, part: part.format_response(inner), parts, text)
 
 
 def replace_each(reward: Whole, kind: type[RewardT], change: Callable[[RewardT], Any]) -> Whole:

@@ -35,11 +35,11 @@ class GSM8K(Reward):
     """Score of a wrong number in the right format; a response without a number scores 0."""
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [self._score(answer) for answer in answers]
+        return [self._score(_truth_number(answer.ground_truth), self._number(answer.response)) for answer in answers]
 
     def extract_answer(self, response: str) -> str:
         """The number of a response in normal form, so that equal numbers give equal texts; "" without one."""
-        number = (_marked_number if self.method == "strict" else _last_number)(response)
+        number = self._number(response)
         return "" if number is None else str(number.normalize())
 
     def unscorable_reason(self, answer: Answer) -> str:
@@ -57,9 +57,10 @@ class GSM8K(Reward):
     def format_response(self, text: str) -> str:
         return f"{_MARK} {text}"
 
-    def _score(self, answer: Answer) -> float:
-        truth = _truth_number(answer.ground_truth)
-        number = (_marked_number if self.method == "strict" else _last_number)(answer.response)
+    def _number(self, response: str) -> Decimal | None:
+        return _marked_number(response) if self.method == "strict" else _last_number(response)
+
+    def _score(self, truth: Decimal | None, number: Decimal | None) -> float:
         if truth is None or number is None:
             return 0.0
         return 1.0 if number == truth else self.format_score

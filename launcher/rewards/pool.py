@@ -118,16 +118,9 @@ class _Worker:
 
     def _start(self) -> CallFailure | None:
         """Start the process; returns the failure, if any. After STARTS failures it is not started again."""
-        local, remote = socket.socketpair()
         stack = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        with remote:
-            self.channel = local
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "launcher.rewards.worker.loop", self.kind, str(remote.fileno()),
-                 str(stack.fileno())],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[remote.fileno(), stack.fileno()], start_new_session=True, env=self.env,
-            )  # fmt: skip
+        program = [sys.executable, "-P", "-m", "launcher.rewards.worker.loop", self.kind, str(stack.fileno())]
+        self.process, self.channel = start_beside(program, self.env, [stack.fileno()])
         answer = self._exchange(dict(self.settings), LOAD_S)
         fault = answer.reason if isinstance(answer, CallFailure) else answer.get("fault")
         if fault is None:
@@ -183,6 +176,20 @@ class _Worker:
         code = end_group(self.process)  # a process that has ended by itself keeps its own exit code
         self.process = self.channel = self.stack = None
         return f"its process {'ended with' if code >= 0 else 'was killed by'} {exit_name(code)}"
+
+
+def start_beside(
+    program: Sequence[str], env: Mapping[str, str] | None = None, files: Sequence[int] = ()
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a program in a process group of its own, with these open files; its last argument is the descriptor of a
+    socket, whose other end is returned. Its standard input is a pipe that ends when this process does."""
+    local, remote = socket.socketpair()
+    with remote:
+        return subprocess.Popen(
+            [*program, str(remote.fileno())],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            pass_fds=[remote.fileno(), *files], start_new_session=True, env=env,
+        ), local  # fmt: skip
 
 
 def end_group(process: subprocess.Popen[bytes]) -> int:

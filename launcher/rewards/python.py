@@ -75,25 +75,20 @@ class Python(PythonFile, DetailedReward):
         return f"use reward.timeout_s={10 * max(self.timeout_s, 1):g}" if "took longer" in fault else ""
 
     def problems(self) -> list[Problem]:
-        unusable = self._function_problems()
+        problems, tree = list[Problem](), self.parsed()
         if self.form and "{}" not in self.form:
-            fix = "add {} where the ground truth goes"
-            return [Problem("reward.form", f"{short_repr(self.form)} has no {{}}", fix), *unusable]
-        return unusable
-
-    def _function_problems(self) -> list[Problem]:
-        """Why the function cannot be called; empty if it can."""
-        tree = self.parsed()
+            got, fix = f"{short_repr(self.form)} has no {{}}", "add {} where the ground truth goes"
+            problems.append(Problem("reward.form", got, fix))
         if isinstance(tree, list):
-            return tree
+            return [*problems, *tree]
         names = dict(bound_names(tree))
         if self.name in names:
-            return self._parameter_problems(names[self.name])
-        if "*" in names:
-            return []
-        functions = [name for name, function in names.items() if function and not name.startswith("_")]
-        fix = suggest(self.name, functions, before="reward.name=")
-        return [Problem("reward.name", f"{self.path} has no function {self.name!r}", fix)]
+            return [*problems, *self._parameter_problems(names[self.name])]
+        if "*" not in names:
+            functions = [name for name, function in names.items() if function and not name.startswith("_")]
+            fix = suggest(self.name, functions, before="reward.name=")
+            problems.append(Problem("reward.name", f"{self.path} has no function {self.name!r}", fix))
+        return problems
 
     def on_trial(self) -> Self:
         return replace(self, workers=max(self.workers, 2))  # two at once, as one may never end

@@ -2,16 +2,22 @@
 
 POST url  {"answers": [{"response", "ground_truth", "data_source", "extra_info", "prompt"}, ...]}
 ->        {"scores": [0.5, 1, ...]}, one number for each answer, in order; null for one that it cannot score
+
+Requests are limited in time and size, and sent without redirects.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import os
 import socket
-from collections.abc import Sequence
+import ssl
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -21,8 +27,14 @@ from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, settings
 from launcher.spec.reward import Answer, DetailedReward, Scores
 
+if TYPE_CHECKING:
+    import httpx2
+
 SENT = ("response", "ground_truth", "data_source", "extra_info", "prompt")  # fields of an answer
 KEPT = "would be kept with the run"
+LONGEST = 64 * 2**20  # bytes of a reply
+AGAIN = {408, 425, 429, 500, 502, 503, 504}  # statuses after which a retry may succeed
+MOST_WAIT_S = 30.0
 TRIAL_S = 5.0
 CONNECTS_S = 2.0  # time limit of the check that the server can be reached
 
@@ -108,35 +120,53 @@ class Remote(DetailedReward):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """Scores [N] of N answers; after `max_parallel` consecutive failed requests the others are not sent."""
-        from launcher.rewards import http_post  # noqa: PLC0415  late: httpx2 is needed where a server is asked
-
         batches = [answers[start : start + self.batch_size] for start in range(0, len(answers), self.batch_size)]
-        results = http_post.score_all(self, batches)
+        results = asyncio.run(self._score_all(batches))
         total = [score for scores, _ in results for score in scores]
         return Scores(total, {}, [fault for scores, fault in results for _ in scores])
 
-    def body(self, batch: Sequence[Answer]) -> bytes:
-        """The JSON body of a request for these answers."""
-        nodes = [{name: value for name, value in answer.node.items() if name in SENT} for answer in batch]
-        return json.dumps({"answers": nodes}, default=str).encode()
+    async def _score_all(self, batches: Sequence[Sequence[Answer]]) -> list[tuple[list[Any], str]]:
+        """For each batch its scores and "", or NaNs and why there are none."""
+        import httpx2  # noqa: PLC0415  late: it is needed where a server is asked
 
-    def all_headers(self) -> dict[str, str]:
-        """The headers of a request."""
+        permits, failed_in_row = asyncio.Semaphore(self.max_parallel), 0
+
+        async def score_batch(batch: Sequence[Answer]) -> tuple[list[Any], str]:
+            nonlocal failed_in_row
+            nodes = [{name: value for name, value in answer.node.items() if name in SENT} for answer in batch]
+            async with permits:
+                if failed_in_row >= self.max_parallel:
+                    return [math.nan] * len(batch), f"not asked: {self.max_parallel} requests before it failed"
+                try:
+                    body = json.dumps({"answers": nodes}, default=str).encode()
+                    scores = _read_scores(await self._post_with_retries(client, body), len(batch))
+                except RequestFailed as error:
+                    failed_in_row += 1
+                    return [math.nan] * len(batch), str(error)
+                failed_in_row = 0
+                return scores, ""
+
+        proxy = self.proxy()[1] or None
+        async with httpx2.AsyncClient(verify=_tls_context(), timeout=None, trust_env=False, proxy=proxy,
+                                      limits=httpx2.Limits()) as client:  # fmt: skip
+            return await asyncio.gather(*map(score_batch, batches))
+
+    async def _post_with_retries(self, client: httpx2.AsyncClient, body: bytes) -> bytes:
+        """The reply's body, with retries where they may help. Raises `RequestFailed`."""
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
-        return {**headers, "Authorization": f"Bearer {self._token}"} if self.token_env else headers
-
-    def read_scores(self, reply: bytes, count: int) -> list[Any]:
-        """The `count` scores of a reply, unchecked. Raises `RequestFailed` for any other reply."""
-        try:
-            node = parse_json(reply)
-        except ValueError as error:
-            raise RequestFailed(f"the server's reply is not JSON: {short_repr(reply[:1000])}") from error
-        scores = node.get("scores") if isinstance(node, dict) else node
-        if not isinstance(scores, list):
-            raise RequestFailed(f'the server\'s reply has no list "scores": {short_repr(reply[:1000])}')
-        if len(scores) != count:
-            raise RequestFailed(f"the server gave {len(scores)} scores for {count} answers; expected one for each")
-        return scores
+        headers |= {"Authorization": f"Bearer {self._token}"} if self.token_env else {}
+        for attempt in range(self.retries + 1):
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    return await _post(client, self.url, headers, body)
+            except TimeoutError:
+                failure = RequestFailed(f"the server took longer than {self.timeout_s:g} s", passing=True)
+            except RequestFailed as error:
+                failure = error
+            if not failure.passing or attempt == self.retries:
+                break
+            await asyncio.sleep(min(max(self.backoff_s * 2**attempt, failure.wait_s), MOST_WAIT_S))
+        raise failure
 
 
 class RequestFailed(Exception):
@@ -145,3 +175,57 @@ class RequestFailed(Exception):
     def __init__(self, text: str, passing: bool = False, wait_s: float = 0.0) -> None:
         super().__init__(text)
         self.passing, self.wait_s = passing, wait_s
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """A cached TLS context: reading the system's certificates takes longer than a request."""
+    return ssl.create_default_context()
+
+
+async def _post(client: httpx2.AsyncClient, url: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """The reply's body. Redirects are refused, as they would send the token to another host. Raises `RequestFailed`."""
+    import httpx2  # noqa: PLC0415
+
+    try:
+        async with client.stream("POST", url, content=body, headers=headers) as reply:
+            if not reply.is_success:
+                status, retry_after = f"{reply.status_code} {reply.reason_phrase}", reply.headers.get("Retry-After", "")
+                wait_s = float(retry_after) if retry_after.isdigit() else 0.0  # the date format is ignored
+                raise RequestFailed(f"the server said {status}", reply.status_code in AGAIN, wait_s)
+            received = bytearray()
+            async for chunk in reply.aiter_bytes():
+                received += chunk
+                if len(received) > LONGEST:
+                    raise RequestFailed(f"the server's reply is longer than {LONGEST} bytes")
+            return bytes(received)
+    except (httpx2.ConnectError, httpx2.ProxyError) as error:
+        raise RequestFailed(f"the server cannot be reached: {_root_message(error)}", passing=True) from error
+    except (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol, httpx2.InvalidURL, ValueError):
+        # their text may hold the token or header
+        raise RequestFailed("the request cannot be sent: its address or a header is not valid HTTP") from None
+    except httpx2.RequestError as error:
+        raise RequestFailed(f"the server broke off: {_root_message(error)}", passing=True) from error
+
+
+def _read_scores(reply: bytes, count: int) -> list[Any]:
+    """The `count` scores of a reply, unchecked. Raises `RequestFailed` for any other reply."""
+    try:
+        node = parse_json(reply)
+    except ValueError as error:
+        raise RequestFailed(f"the server's reply is not JSON: {short_repr(reply[:1000])}") from error
+    scores = node.get("scores") if isinstance(node, dict) else node
+    if not isinstance(scores, list):
+        raise RequestFailed(f'the server\'s reply has no list "scores": {short_repr(reply[:1000])}')
+    if len(scores) != count:
+        raise RequestFailed(f"the server gave {len(scores)} scores for {count} answers; expected one for each")
+    return scores
+
+
+def _root_message(error: BaseException) -> str:
+    """The message of the first error in a chain, which is the system's."""
+    while cause := error.exceptions[-1] if isinstance(error, ExceptionGroup) else error.__cause__ or error.__context__:
+        error = cause
+    if isinstance(error, OSError) and str(error.strerror).startswith("Connect call failed"):
+        return os.strerror(error.errno or 0).lower()
+    return error_message(error if isinstance(error, Exception) else RuntimeError(str(error)))

@@ -22,12 +22,12 @@ class Search(Reward):
     span = 1.0
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [self._is_right(answer) * (0.25 if answer.response.count("answer>") > 2 * MOST_TAGS else 1.0)
-                for answer in answers]  # fmt: skip
-
-    def _is_right(self, answer: Answer) -> bool:
-        extracted = self.extract_answer(answer.response)
-        return extracted != "" and extracted in {_normalize(text) for text in _targets(answer)}
+        scores = []
+        for answer in answers:
+            right, extracted = {*map(_normalize, _targets(answer))} - {""}, self.extract_answer(answer.response)
+            most = 0.25 if answer.response.count("answer>") > 2 * MOST_TAGS else 1.0
+            scores.append(most if extracted in right else 0.0)
+        return scores
 
     def unscorable_reason(self, answer: Answer) -> str:
         return "" if _targets(answer) else "has no ground truth with a target, which reward Search compares with"

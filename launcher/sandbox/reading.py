@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import eq
 from pathlib import Path
 
 from launcher.core.files import read_file
@@ -104,10 +105,8 @@ def read_script(
         compared.add(replace(FIRST, absent=("nvidia-smi",)))
     refused = _fatal_errors(first, text, bool(compared.launches))
     unset = [] if refused else _unset_variables(path, text, {*env})
-    return Reading(
-        tuple(compared.launches), tuple(compared.placeholders), tuple(dict.fromkeys([*compared.open, *notes, *unset])),
-        tuple(refused), compared.written,
-    )  # fmt: skip
+    parts, placeholders = dict.fromkeys([*compared.open, *notes, *unset]), dict.fromkeys(compared.placeholders)
+    return Reading(tuple(compared.launches), tuple(placeholders), tuple(parts), tuple(refused), compared.written)
 
 
 def can_confine() -> bool:
@@ -165,7 +164,7 @@ class _Comparison:
         self.run_on, self.first = run_on, first
         self.before = [one for one in first.started if one.launches]
         self.calls = [one for one in first.started if not one.launches and not _START.search(" ".join(one.words))]
-        self.placeholders = dict[str, None]()
+        self.placeholders = list[str]()
         self.open = list[OpenPart]()
         self.launches = [_map_text(launch, self._mask_temporary) for launch in self.before]
         self.written = {self._mask_temporary(key): self._mask_temporary(text) for key, text in first.written.items()}
@@ -179,12 +178,11 @@ class _Comparison:
             if not candidates:
                 unmatched.append(launch)
                 continue
-            other = max(candidates, key=lambda one: _count_equal_words(one, launch))
+            other = max(candidates, key=lambda one: sum(map(eq, one.words, launch.words)))
             remaining.remove(other)
             self.launches[number] = self._merge_launches(launch, other)
         for path, text in {**self.written}.items():
-            other_text = self._mask_temporary(run.written.get(path, ""))
-            self.written[path] = self._mark_differing_lines(text, other_text)
+            self.written[path] = self._mark_differing_lines(text, self._mask_temporary(run.written.get(path, "")))
         previous = self.launches[len(self.before) :]
         remaining = [one for one in remaining if not any(_shape(one) == _shape(launch) for launch in previous)]
         if not unmatched and not remaining:
@@ -242,14 +240,13 @@ class _Comparison:
         source = shortened(" or ".join(chosen[:3]) or "running the script", 80)
         place = next((one.place for text, one in calls.items() if text in chosen), self.first.last)
         self.open.append(OpenPart(place, f"$({source})" if chosen else source, "only running the script tells"))
-        return self._add_placeholder(f"{{{source}}}")
+        self.placeholders.append(f"{{{source}}}")
+        return self.placeholders[-1]
 
     def _mask_temporary(self, text: str) -> str:
-        return _TEMPORARY.sub(lambda _: self._add_placeholder("{mktemp}"), text)
-
-    def _add_placeholder(self, placeholder: str) -> str:
-        self.placeholders[placeholder] = None
-        return placeholder
+        masked = _TEMPORARY.sub("{mktemp}", text)
+        self.placeholders += ["{mktemp}"] if masked != text else []
+        return masked
 
 
 def _shape(one: StartedProgram) -> tuple[str, str, int]:
@@ -267,12 +264,7 @@ def _likelihood(one: StartedProgram, value: str) -> int:
 
 
 def _common_prefix_length(text: str, other: str) -> int:
-    """The number of characters in the prefix that both share."""
     return next((at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
-
-
-def _count_equal_words(one: StartedProgram, other: StartedProgram) -> int:
-    return sum(a == b for a, b in zip(one.words, other.words, strict=False))
 
 
 def _map_text(one: StartedProgram, change: Callable[[str], str]) -> StartedProgram:

@@ -33,6 +33,7 @@ CONFIGS = (".yaml", ".yml", ".json")
 WRITTEN_BYTES, WRITTEN = 2**16, 100
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache",
              "/etc/localtime", "/dev/null", "/dev/zero", "/dev/urandom")  # fmt: skip
+LINKERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")  # they load shared libraries
 OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "BASH_ENV", "PATH", "HOME", "USER", "TMPDIR", "TERM", "LC_ALL", "LD_PRELOAD",
             "_STDBUF_O", "_STDBUF_E", "_STDBUF_I")  # fmt: skip
 _TRACED = re.compile(r"^(?:\++(\d+) (\d+) (.*?):(\d+) (?:exec )?(\S*)|#(\d+) (\d+) (\d+)$)", re.MULTILINE)
@@ -158,7 +159,7 @@ class _Sandbox:
             [shell, f"{self.files}{path}" if os.path.isabs(path) else path, *map(self._redirect_paths, arguments)],
             f"{self.files}{cwd}", {**variables, **base}, str(self.box),
             [*filter(os.path.exists, LIBRARIES), *readable, str(self.programs)],
-            [*executable, *_dynamic_linkers()], confined,
+            [*executable, *map(os.path.realpath, filter(os.path.exists, LINKERS))], confined,
         )  # fmt: skip
         completed = subprocess.run(
             [sys.executable, "-P", "-m", "launcher.sandbox.keeper"], input=json.dumps(asdict(command)), text=True,
@@ -324,9 +325,3 @@ def _order_by_step(programs: list[tuple[int, StartedProgram]]) -> Iterator[Start
     """Sorts successive programs of one place by step: a loop may have started them in parallel."""
     for _, successive in groupby(programs, key=lambda one: one[1].place):
         yield from (one for _, one in sorted(successive, key=itemgetter(0)))
-
-
-def _dynamic_linkers() -> list[str]:
-    """The dynamic linkers of this machine, which load shared libraries."""
-    names = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
-    return [os.path.realpath(name) for name in names if os.path.exists(name)]

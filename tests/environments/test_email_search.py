@@ -58,7 +58,6 @@ def test_a_right_answer(tmp_path: Path) -> None:
         ([], 0.0, {"attempted_answer": 0, "num_turns": 0}),
         ([("return_final_answer", {"answer": "tuesday", "sources": []})], -0.5, {"attempted_answer": 1, RUBRIC: 0}),
         ([("return_final_answer", {"answer": "I don\u2019t know.", "sources": []})], 0.0, {"returned_i_dont_know": 1}),
-        ([("return_final_answer", {"answer": "monday tuesday", "sources": []})], -0.5, {"answer_correct": 0}),
         ([SEARCH, SEARCH, ("search_inbox", {"keywords": "Anna lunch"})], 0.0,
          {"num_searches": 3, "num_repeated_searches": 2}),
         ([SEARCH, ("read_email", {"message_id": "m9"})], 0.0, {RUBRIC: 1, "ever_read_right_email": 0}),

@@ -101,7 +101,6 @@ def episode(sessions: Processes, *turns: Spoken, row: Row = ROW) -> tuple[list[O
 TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on), and what is said of it
     ("pass", "run", None, "done"),
     ("given = {'a': [1, 2]}", "run", None, '{"a": [1, 2]}'),
-    ("given = 'x' * 100_000", "run", None, "[cut: it has 100,000 characters]"),
     ("given = 'x' * 500_000_000", "run", None, "[cut: it has 500,000,000 characters]"),
     ("raise KeyError('soap')", "run", None, "Error: KeyError: 'soap'"),  # of what it was given
     ("open('/none')", "run", None, "Error: FileNotFoundError: [Errno 2]"),
@@ -111,8 +110,6 @@ TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on)
     ("sys.exit(0)", "run", "environment-fault", "SystemExit: 0"),
     ("time.sleep(600)", "run", "timeout", "tool run took longer than 5 s"),
     ("given = asyncio.sleep(600)", "wait", "timeout", "tool wait took longer than 5 s"),
-    ("given = asyncio.sleep(0, 'slept')", "wait", None, "slept"),
-    ("sys.exit(0)", "wait", "environment-fault", "SystemExit: 0"),
     ("os._exit(3)", "run", "environment-fault", "the environment's process ended with exit code 3"),
     ("os.kill(os.getpid(), 9)", "run", "environment-fault", "ended with SIGKILL"),
     ("ctypes.string_at(0)", "run", "environment-fault", "ended with SIGSEGV"),
@@ -126,7 +123,6 @@ TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on)
     ("raise asyncio.CancelledError", "wait", "environment-fault", "CancelledError (mine.py:20: exec("),
     ("given = b'raw'", "run", "environment-fault", "its result is bytes; return a text"),
     ("given = chr(0xd83d)", "run", None, "?"),  # half of a character, as in a file's name that is no UTF-8
-    ("self.turn_reward = float('nan')", "run", "environment-fault", "the reward of the turn gave nan"),
     ("self.turn_reward = 'much'", "run", "environment-fault", "the reward of the turn gave 'much'; expected a number"),
     ("self.state = 'x' * 10**7", "run", "environment-fault", "bytes at once"),
     ("self.done = 'gave-up'", "run", "gave-up", ""),
@@ -148,7 +144,6 @@ def test_whatever_a_tool_does_has_a_type_and_a_reason(
 
 
 STEPS = [  # what a `step` of one's own gives, how the episode ends, and what is said of it
-    ("return Observation((Message('user', 'go on'),))", None, "go on"),
     ("return Observation((Message('user', 'x' * 10**6),) * 1000)", None, "[cut: it has 1,000,000 characters]"),
     ("return Observation(ended='finished')", "finished", ""),
     ("return Observation()", "environment-fault", "no message, and the episode has not ended"),
@@ -158,7 +153,6 @@ STEPS = [  # what a `step` of one's own gives, how the episode ends, and what is
     ("return Observation(ended='finished', reward=1e30)", "environment-fault", "the reward of the turn gave 1e+30"),
     ("return Observation((Message('user', 'x', {'y': 'x' * 10**8}),))", "environment-fault", "bytes at once"),
     ("raise ValueError('no')", "environment-fault", "ValueError: no"),
-    ("raise OSError('no')", "environment-fault", "OSError: no"),
     ("await asyncio.sleep(600)", "timeout", "step took longer than 2 s"),
     ("try: await asyncio.sleep(600)\n    finally: await asyncio.sleep(600)", "timeout", "longer than 2 s"),
 ]
@@ -184,9 +178,7 @@ JUDGED = [  # what `reward` gives, the score, and the fault
     ("return None", None, ""),
     ("return Final(0.5, {'good': 1, 'a b': 2}, {'searches': 3, 'nan': float('nan')})", 0.5, ""),
     ("return 'much'", None, "the reward gave 'much'; expected a number"),
-    ("return float('inf')", None, "the reward gave inf; expected a finite number"),
     ("raise ValueError('no')", None, "ValueError: no (mine.py:29: def reward(self, episode): return"),
-    ("raise asyncio.CancelledError", None, "CancelledError (mine.py:29:"),
     ("time.sleep(600)", None, "reward took longer than 2 s"),
     ("os._exit(0)", None, "the environment's process ended with exit code 0"),
 ]
@@ -208,7 +200,6 @@ def test_a_reward_that_fails_is_no_score(shared: Processes, code: str, score: fl
         ("class Wild: def", "SyntaxError"),
         ("import nothing_of_this_name", "No module named 'nothing_of_this_name' (mine.py:1: import"),
         ("class Wild:\n    def reset(self, row): raise OSError('full')", "OSError: full (mine.py:2:"),
-        ("class Wild:\n    def __init__(self): raise OSError('full')", "OSError: full (mine.py:2:"),
         ("import os; os._exit(1)", "cannot be loaded: its process ended"),
         ("class Wild:\n    def reset(self, row): import time; time.sleep(600)", "reset took longer than 2 s"),
         ("class Wild:\n    def look(self, at): pass", "tool look: at has no type; use one such as at: str"),
@@ -240,11 +231,6 @@ def test_any_method_may_be_async_and_close_comes_after_reset(started: Start) -> 
         assert final == Final(3.0, facts={"notes": 3.0})
     (begun, _), final = episode(started("class Wild:\n    def close(self): self.file.close()\n"), spoken("none"))
     assert begun.ended is None and "'Wild' object has no attribute 'file'" in final.fault
-
-
-def test_a_class_needs_nothing_but_its_tools(started: Start) -> None:
-    (_, seen), final = episode(started("class Wild:\n    def look(self) -> str: return 'a shop'"), spoken("look"))
-    assert ([message.content for message in seen.messages], final.fault) == (["a shop"], "")
 
 
 def test_a_process_that_dies_takes_its_episodes_alone_and_is_started_again(started: Start) -> None:

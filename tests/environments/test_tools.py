@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -19,6 +18,7 @@ from launcher.environments.code import CodeEnvironment
 from launcher.environments.mcp import McpEnvironment
 from launcher.environments.processes import Processes
 from launcher.environments.tools import Tool, tools_of
+from launcher.preflight.checks.environment import Player
 from launcher.rewards.code import Code
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import Environment, Final, Observation, Spoken, ToolCall
@@ -34,13 +34,9 @@ def play() -> Iterator[Play]:
 
     def episode(environment: Environment, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Observation], Final]:
         sessions = running.setdefault(id(environment), Processes(replace(environment, workers=1)))
-        number = time.monotonic_ns()
-        seen = [sessions.begin(number, ROW).result(60)]
-        for name, arguments in calls:
-            if not seen[-1].ended:
-                spoken = Spoken("", "", (ToolCall(name, arguments, "c"),))
-                seen.append(sessions.step(number, spoken).result(60))
-        return seen, sessions.end(number, seen[-1].ended or "turn-limit").result(60)
+        turns = [Spoken("", "", (ToolCall(name, arguments, "c"),)) for name, arguments in calls]
+        played = Player(environment, sessions).play(ROW, turns)
+        return [*played.observations], played.final
 
     yield episode
     for each in running.values():

@@ -50,14 +50,11 @@ WHAT_PASSES = [
     (f"{SUM}\nimport sys\nsys.exit(0)", PROGRAM, 1.0),
     (f"{SUM}\nraise ValueError", PROGRAM, 0.0),  # printed, but broke
     ("print(3)", PROGRAM, 0.0),  # only the first
-    ("", PROGRAM, 0.0),
     ("def (", PROGRAM, 0.0),
     ("import threading\nt = threading.Thread(target=lambda: print(sum(map(int, input().split()))))\n"
      "t.start()\nt.join()", PROGRAM, 1.0),
     (ADDS, CALLS, 1.0),
     ("class Solution:\n    def add(self, a, b):\n        return a + b", CALLS, 1.0),
-    ("add = lambda a, b: a + b", CALLS, 1.0),
-    ("def add(a, b): return a - b", CALLS, 0.0),
     (ADDS + "\nimport sys\nsys.exit(0)", CALLS, 0.0),  # gone before it is asked
     (ADDS, ASSERTS, 1.0),
     ("def add(a, b): return 3", ASSERTS, 0.0),
@@ -78,8 +75,6 @@ WHAT_PASSES = [
      json.dumps(["from fractions import Fraction as F\nfrom decimal import Decimal as D\nfrom collections import "
                  "deque\nimport datetime as d\nassert f(2) == {'a': [F(1, 3), D('0.1'), deque([2]), range(2), "
                  "b'x', d.date(2024, 2, 29), d.datetime(2024, 2, 29, 1), d.timedelta(hours=-1)]}"]), 1.0),
-    ("def f(x): x.popleft()",
-     '["from collections import deque\\nx = deque([1, 2])\\nf(x)\\nassert x == deque([2])"]', 1.0),
     ("def f(x): yield from range(x)", '["assert list(f(3)) == [0, 1, 2] and f(0)"]', 1.0),
     ("from fractions import Fraction\ndef f(x): return [Fraction(1, 2), deque([x])][x]",
      '{"fn_name": "f", "inputs": [[0], [1]], "outputs": [0.5, [1]]}', 1.0),
@@ -128,14 +123,11 @@ def gives(found: Any, expected: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("code", "truth", "passed"), [
-    (*gives("1 + 9e-7", "1"), "1"), (*gives("1 + 2e-6", "1"), "0"), (*gives("9e-7", "0.0"), "1"),
-    (*gives("2e-6", "0.0"), "0"), (*gives("1e6 + 0.9", "1000000"), "1"), (*gives("1e6 + 2", "1000000"), "0"),
-    (*gives("'1.0'", "1.0"), "0"), (*gives("1.0", '"1.0"'), "0"), (*gives("True", "1"), "0"),
-    (*gives("True", "1.0"), "0"), (*gives("1.0", "true"), "0"), (*gives("1", "1"), "1"),
-    (*gives("(1, 2)", "[1, 2]"), "1"), (*gives("[1]", "[1, 2]"), "0"), (*gives("[1, 3]", "[1, 2]"), "0"),
-    (*gives("7", "[7]"), "1"), (*gives("7", "[7, 7]"), "0"), (*gives("[7]", "[7]"), "1"), (*gives("7", "[[7]]"), "0"),
-    (*gives("{1: 2.0}", '{"1": 2}'), "1"), (*gives("{1: 3}", '{"1": 2}'), "0"), (*gives("{1: 2}", '{"2": 2}'), "0"),
-    (*gives("{'a': 1}", '["a"]'), "0"), (*gives("None", "null"), "1"),
+    (*gives("9e-7", "0.0"), "1"), (*gives("2e-6", "0.0"), "0"), (*gives("1e6 + 0.9", "1000000"), "1"),
+    (*gives("'1.0'", "1.0"), "0"), (*gives("True", "1"), "0"), (*gives("True", "1.0"), "0"),
+    (*gives("1.0", "true"), "0"), (*gives("(1, 2)", "[1, 2]"), "1"), (*gives("[1]", "[1, 2]"), "0"),
+    (*gives("7", "[7]"), "1"), (*gives("[7]", "[7]"), "1"), (*gives("7", "[[7]]"), "0"),
+    (*gives("{1: 2.0}", '{"1": 2}'), "1"), (*gives("{1: 2}", '{"2": 2}'), "0"), (*gives("None", "null"), "1"),
     ("f = 3", "import math\nx = math.pi\nassert f == 3\nassert f == 4\nprint(f)\nif f: pass", "101"),
     ("class A:\n    n = [5]\n    def __len__(self): return 0", "assert not A()\nassert A().n[0] == 5", "11"),
     ("class A:\n    def __getitem__(self, at): return [4, 5][at]", "assert list(A()) == [4, 5]\nassert A()", "11"),
@@ -267,12 +259,9 @@ def test_nothing_that_is_forbidden_is_done_and_programs_work(tmp_path: Path) -> 
     ("code", "why"),
     [
         ("while True: pass", "took longer than 0.5 s"),
-        ("import time\ntime.sleep(99)", "took longer than 0.5 s"),
         ("import os\nos.close(1)\nwhile True: pass", "took longer than 0.5 s"),
         ("while True: print('x' * 100_000)", "printed more than 4194304 bytes"),
-        ("x = bytearray(10 ** 12)", "ended with exit code 1"),
         ("x = []\nwhile True: x.append(bytearray(2 ** 20))", "ended with exit code 1"),
-        ("def f(): f()\nf()", "ended with exit code 1"),
         ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", "took longer than 0.5 s"),
         ("import resource\nresource.setrlimit(resource.RLIMIT_AS, (2 ** 40, 2 ** 40))", "ended with exit code 1"),
         ("import ctypes\nctypes.string_at(0)", "was killed by signal 11"),
@@ -347,7 +336,6 @@ def test_many_answers_keep_their_order() -> None:
          "ground truth holds no pairs; expected two lists, inputs and outputs, of one length"),
         ('{"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}',
          "ground truth holds 'x' -> '1', which is not JSON"),
-        ("x = 1", "ground truth 'x = 1' holds no tests; expected asserts"),
         ("def (", None),
         ("assert f(1) == 2", ""),
         (PROGRAM, ""), (CALLS, ""), (ASSERTS, ""), (CHECK, ""),
@@ -382,7 +370,6 @@ def test_outputs_are_compared_line_by_line(printed: str, expected: str, equal: b
 @pytest.mark.parametrize(
     ("response", "code"),
     [
-        ("x = 1", "x = 1"),
         ("```python\nx = 1\n```", "x = 1\n"),
         ("```\nx = 1\n```\nor\n```py\nx = 2\n```\nend", "x = 2\n"),  # the last
         ("```python\nx = 1", "x = 1"),  # cut

@@ -15,11 +15,7 @@ from launcher.spec.reward import Answer, score_safely
     [
         ("<think>a</think><answer>b</answer>", 1.0),
         ("\n<think>\na\nb\n</think>\n\n<answer> 1 < 2 </answer>\n", 1.0),
-        ("<think></think><answer></answer>", 1.0),
-        ("<answer>b</answer>", 0.0),
         ("<think>a</think> so <answer>b</answer>", 0.0),  # text between
-        ("<think>a</think><answer>b</answer> done", 0.0),
-        ("<answer>b</answer><think>a</think>", 0.0),
         ("<think>a</think><think>a</think><answer>b</answer>", 0.0),  # each tag once
         ("<think>a<answer></think><answer>b</answer>", 0.0),
         ("<think>a</think><answer>b", 0.0),  # cut

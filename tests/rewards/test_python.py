@@ -103,11 +103,6 @@ def test_with_verl_the_row_of_a_reward_that_waits_is_an_event(
     assert "reward slow.py:3: time.sleep(99), row 7 (extra_info.index)" in waits and waits[-1] == ""
 
 
-def test_several_processes_keep_the_order(written: Write) -> None:
-    reward = written("def compute_score(solution_str, **more): return float(solution_str)", workers=3)
-    assert list(score_safely(reward, [Answer(str(n)) for n in range(50)]).total) == [float(n) for n in range(50)]
-
-
 # ---- what it is given
 
 
@@ -116,7 +111,6 @@ def test_several_processes_keep_the_order(written: Write) -> None:
     [
         "def compute_score(data_source, solution_str, ground_truth, extra_info)",  # verl's
         "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)",
-        "def compute_score(*, solution_str, ground_truth, data_source='', extra_info=None)",
         "async def compute_score(data_source, solution_str, ground_truth, extra_info)",
     ],
 )
@@ -196,9 +190,7 @@ def test_memory_is_bounded_where_that_is_asked(written: Write) -> None:
          "reward.kwargs: compute_score takes no 'k'; it may be solution_str"),
         ("import nowhere\nprint('not run')\ndef compute_score(solution_str, k): pass", {"kwargs": {"k": 1}}, None),
         ("from elsewhere import compute_score", {}, None),  # taken on trust
-        ("from elsewhere import *", {}, None),
         ("import functools\ncompute_score = functools.partial(print)", {}, None),
-        ("if True:\n    def compute_score(**kwargs): pass", {}, None),
         ("@wrapped\ndef compute_score(a, b): pass", {}, None),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import IO
 from launcher.core import checkpoints, machine
 from launcher.core.events import Alert, Event, Loaded, Phase, Saved, Started, Step
 from launcher.core.files import NewLines
-from launcher.core.metrics import validation
+from launcher.core.metrics import grade, validation
 from launcher.engines import process
 from launcher.engines.verl import rows, saved, words
 from launcher.engines.verl.reader import VerlReader
@@ -55,9 +55,13 @@ def main() -> int:
     process.emit(Phase(name="loading"))
     (folder / words.WORK).mkdir(mode=0o700, exist_ok=True)
     words.log_file(folder).unlink(missing_ok=True)
-    counts = rows.provide(run, folder)
-    command = [*begun_epoch(run, folder, start, counts.train, command), *cores(run)]
-    return VerlRun(run, folder, start, command, loaded_event(run, counts)).follow()
+    train, val = rows.provide(run, folder)
+    loaded = Loaded(  # before verl drops prompts that are too long
+        rows=train, refused=0, val_rows=val, val_refused=0,
+        steps_per_epoch=run.steps_per_epoch(train), steps=run.total_steps(train),
+    )  # fmt: skip
+    command = [*begun_epoch(run, folder, start, train, command), *cores(run)]
+    return VerlRun(run, folder, start, command, loaded).follow()
 
 
 def begun_epoch(run: RunSpec, folder: Path, start: int, train_rows: int, command: list[str]) -> list[str]:
@@ -69,14 +73,6 @@ def begun_epoch(run: RunSpec, folder: Path, start: int, train_rows: int, command
     key, resumed_copy = "trainer.resume_from_path=", folder / words.WORK / "resumed"
     return [f"{key}{saved.without_rows(word.removeprefix(key), resumed_copy)}" if word.startswith(key) else word
             for word in command]  # fmt: skip
-
-
-def loaded_event(run: RunSpec, counts: rows.RowCounts) -> Loaded:
-    """Counts of rows and steps, before verl drops prompts that are too long."""
-    return Loaded(
-        rows=counts.train, refused=0, val_rows=counts.val, val_refused=0,
-        steps_per_epoch=run.steps_per_epoch(counts.train), steps=run.total_steps(counts.train),
-    )  # fmt: skip
 
 
 def saved_event(step: int) -> Saved:
@@ -128,12 +124,14 @@ class VerlRun:
         """Report events until verl has ended. Returns the exit code of this process."""
         stop_sent = False
         while self._guard.poll() is None:
-            self._emit_new()
+            for event in self._new_events():
+                process.emit(event)
             if _signals and not stop_sent:
                 stop_sent = True
                 self._guard.terminate()
             time.sleep(LOOK_S)
-        self._emit_new(last=True)
+        for event in self._new_events(last=True):
+            process.emit(event)
         code = self._guard.returncode
         if _signals:
             return 128 + _signals[0]
@@ -145,13 +143,9 @@ class VerlRun:
             return 1
         return 0
 
-    def _emit_new(self, *, last: bool = False) -> None:
-        """Report what is new: answers before the step of their validation, checkpoints after theirs. A run that goes
-        back to the checkpoint of a step undoes what follows that step."""
-        for event in self._new_events(last):
-            process.emit(event)
-
-    def _new_events(self, last: bool) -> Iterator[Event]:
+    def _new_events(self, *, last: bool = False) -> Iterator[Event]:
+        """Answers come before the step of their validation, checkpoints after theirs: a run that goes back to the
+        checkpoint of a step undoes what follows that step."""
         console, lines = list(self._console_events(last)), list(self._metrics.read(last=last))
         if self._loaded and (lines or self.reader.phase != "loading"):
             yield replace(self._loaded, at=time.time(), steps=self.reader.steps)
@@ -212,13 +206,19 @@ class VerlRun:
                 continue
             yield from self._take_over(step)
 
+    def _grade(self, checkpoint: Path) -> float | None:
+        return grade(checkpoints.validated(checkpoint), self.run.trainer.best_metric)
+
     def _take_over(self, step: int) -> Iterator[Event]:
         trainer = self.run.trainer
         try:
             if not saved.take_over(self.folder, step, self._validation_metrics.get(step)):
                 return
             yield saved_event(step)
-            saved.retain(self.folder, trainer.keep_last, trainer.keep_best, trainer.best_metric, step)
+            root = self.folder / "checkpoints"
+            checkpoints.retain(
+                root, trainer.keep_last, trainer.keep_best, self._grade, root / checkpoints.name_of(step)
+            )
         except OSError as error:
             yield Alert(step=step, text=f"the checkpoint of step {step} could not be kept: {error}")
 

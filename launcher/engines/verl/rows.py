@@ -39,16 +39,8 @@ OWN = {"data.custom_cls.path", "reward.reward_manager.module.path"}
 """Arguments that name user code, which may read the columns in any form."""
 
 
-@dataclass(frozen=True)
-class RowCounts:
-    """Rows of both splits."""
-
-    train: int
-    val: int
-
-
-def provide(run: RunSpec, folder: Path) -> RowCounts:
-    """Write the files, anew at each start, as a kill may have truncated them. Raises `Problems`."""
+def provide(run: RunSpec, folder: Path) -> tuple[int, int]:
+    """Write the files, anew at each start, as a kill may have truncated them; rows of both. Raises `Problems`."""
     work, kind = folder / WORK, run.algorithm.data
     data, files = run.data, look(run)
     assert isinstance(data, Files)
@@ -62,11 +54,11 @@ def provide(run: RunSpec, folder: Path) -> RowCounts:
         _link_or_join(names[split], work / f"{split}.parquet")
     if data.val_share and not names["val"]:
         _hold_out(run, kind, work)
-    counts = RowCounts(*(count_rows(work / f"{split}.parquet") for split in SPLITS))
-    if counts.train < run.data.train_batch_size:
-        got = f"got {run.data.train_batch_size}, and the data has {counts.train} rows"
-        raise Problems(Problem("data.train_batch_size", got, f"use at most {counts.train}", "not-enough"))
-    return counts
+    train, val = (count_rows(work / f"{split}.parquet") for split in SPLITS)
+    if train < run.data.train_batch_size:
+        got = f"got {run.data.train_batch_size}, and the data has {train} rows"
+        raise Problems(Problem("data.train_batch_size", got, f"use at most {train}", "not-enough"))
+    return train, val
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from pathlib import Path
 from launcher.core import checkpoints
 from launcher.core.events import writable
 from launcher.core.files import read_file
-from launcher.core.metrics import grade
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.engines.verl.words import SAVED, STATE, WORK
 
@@ -127,11 +126,3 @@ def merge(python: str, checkpoint: Path, target: Path) -> None:
         printed = [line for line in completed.stderr.splitlines() if line.strip()] or ["it printed nothing"]
         got = f"verl's merger ended with exit code {completed.returncode}: {printed[-1].strip()}"
         raise Problems(Problem(str(role), got, f"run {shlex.join(command)} to see more", "bad-file"))
-
-
-def retain(folder: Path, last: int, best: int, metric: str | None, sealed: int) -> None:
-    """Remove old checkpoints, as `trainer.keep_last` and `keep_best` say. Raises `OSError`."""
-    root = folder / "checkpoints"
-    checkpoints.retain(
-        root, last, best, lambda path: grade(checkpoints.validated(path), metric), root / checkpoints.name_of(sealed)
-    )

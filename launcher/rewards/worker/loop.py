@@ -1,4 +1,4 @@
-"""A worker process: `python -m launcher.rewards.worker.loop KIND DESCRIPTOR STACK`.
+"""A worker process: `python -m launcher.rewards.worker.loop KIND STACK DESCRIPTOR`.
 
 It receives settings through the socket, loads the handler of that kind (`worker/KIND.py`), reports that it is ready,
 and then handles one request after the other. Its output is discarded. On SIGUSR1 it writes its stack trace to STACK, a
@@ -23,33 +23,34 @@ from launcher.core.classes import CODE_DIR, add_code_dir
 from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker.frames import receive, send
 
-Work = Callable[[Any], Any]
-
 
 def main() -> None:
-    kind, channel = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
-    channel.set_inheritable(False)
-    os.set_inheritable(stack := int(sys.argv[3]), False)
+    kind, stack = sys.argv[1], int(sys.argv[2])
+    os.set_inheritable(stack, False)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
-    die_with_parent()
-    add_code_dir(os.environ.get(CODE_DIR))
-    settings = receive(channel)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    channel, settings = connect()
     if settings.get("memory_bytes"):
         resource.setrlimit(resource.RLIMIT_AS, (settings["memory_bytes"],) * 2)
     file = settings.get("file", settings.get("path", ""))
-    work = try_call(lambda: load(kind, settings), file)
+    work: Any = try_call(lambda: importlib.import_module(f"launcher.rewards.worker.{kind}").load(settings), file)
     send(channel, {"fault": work.reason} if isinstance(work, CallFailure) else {})
     if not isinstance(work, CallFailure):
         serve(channel, work, file)
 
 
-def load(kind: str, settings: dict[str, Any]) -> Work:
-    work: Work = importlib.import_module(f"launcher.rewards.worker.{kind}").load(settings)
-    return work
+def connect() -> tuple[socket.socket, Any]:
+    """The socket whose descriptor is the last argument, and the settings that arrive first. From here on this process
+    ends with the one that started it."""
+    channel = socket.socket(fileno=int(sys.argv[-1]))
+    channel.set_inheritable(False)
+    die_with_parent()
+    add_code_dir(os.environ.get(CODE_DIR))
+    settings = receive(channel)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return channel, settings
 
 
-def serve(channel: socket.socket, work: Work, file: str) -> None:
+def serve(channel: socket.socket, work: Callable[[Any], Any], file: str) -> None:
     pid = os.getpid()
     while True:
         try:

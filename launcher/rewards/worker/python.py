@@ -101,15 +101,13 @@ def _as_list(result: Any) -> list[Any]:
 def _score_entry(value: Any) -> dict[str, Any]:
     """A returned value as score, what is wrong with it, and parts, which are the other numbers of a dict; `keys` are
     the names in a dict."""
-    if not isinstance(value, Mapping):
-        score, wrong = number_of(value)
-        return {"score": score, "wrong": wrong, "parts": {}}
-    if "score" not in value:
+    is_dict = isinstance(value, Mapping)
+    if is_dict and "score" not in value:
         return {"score": None, "wrong": "gave a dict without score; expected a dict with score", "parts": {}}
-    score, wrong = number_of(value["score"])
-    parts = finite_numbers({name: x for name, x in value.items() if name != "score"})
-    keys = [name for name in value if isinstance(name, str)][:MOST_PARTS]
-    return {"score": score, "wrong": wrong, "parts": parts, "keys": keys}
+    score, wrong = number_of(value["score"] if is_dict else value)
+    parts = finite_numbers({name: x for name, x in value.items() if name != "score"}) if is_dict else {}
+    keys = {"keys": [name for name in value if isinstance(name, str)][:MOST_PARTS]} if is_dict else {}
+    return {"score": score, "wrong": wrong, "parts": parts, **keys}
 
 
 def finite_numbers(values: Mapping[Any, Any]) -> dict[str, float]:

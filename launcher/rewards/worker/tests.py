@@ -9,6 +9,7 @@ import json
 import math
 import os
 import socket
+import symtable
 import sys
 import typing
 from collections import deque
@@ -74,7 +75,7 @@ def _run_statements(text: str, ask: Ask) -> Iterator[bool]:
     names: dict[str, Any] = {"__name__": "tests"}
     with_attributes = {node.value.id for node in ast.walk(tree)
                    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}  # fmt: skip
-    for name in sorted(_free_names(tree)):
+    for name in sorted(_free_names(text)):
         is_library = name in sys.stdlib_module_names and name in with_attributes
         value = try_call(partial(importlib.import_module, name) if is_library else partial(_tested_object, name, ask))
         if not isinstance(value, CallFailure):
@@ -89,18 +90,14 @@ def _execute(node: ast.stmt, names: dict[str, Any]) -> None:
     exec(compile(ast.Module([node], []), "tests", "exec"), names)
 
 
-def _free_names(tree: ast.AST) -> set[str]:
+def _free_names(text: str) -> set[str]:
     """Names that the tests use and do not define."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    defined = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            defined.add(node.name)
-        elif isinstance(node, ast.arg):
-            defined.add(node.arg)
-        elif isinstance(node, ast.alias):
-            defined.add(node.asname or node.name.partition(".")[0])
-    return {node.id for node in names} - defined - set(vars(builtins))
+    tables = [symtable.symtable(text, "tests", "exec")]
+    used, bound = set[str](), (each for each in tables[0].get_symbols() if each.is_assigned() or each.is_imported())
+    for table in tables:
+        tables += table.get_children()
+        used |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
+    return used - {symbol.get_name() for symbol in bound} - set(vars(builtins))
 
 
 def _tested_object(name: str, ask: Ask) -> Any:

@@ -21,7 +21,7 @@ from launcher.core.overrides import key_of, literal
 from launcher.core.problems import Problem, shortened
 from launcher.core.redaction import is_secret_name
 from launcher.engines.verl import TAKEN
-from launcher.engines.verl.config.compose import FLAGS, compose
+from launcher.engines.verl.config.compose import compose, split_flags
 from launcher.engines.verl.config.defaults import CONFIGS, MEGATRON, Program
 from launcher.engines.verl.passed_on import EXTRA, PROJECT, as_passed_on
 from launcher.preflight.checks import unread
@@ -276,21 +276,6 @@ def _without_flags(imported: ImportedLaunch, program: Program) -> list[str]:
     if name == "sft_trainer":
         flags.pop("--config-name")
     return [*words, *(f"{flag}={value}" for flag, value in flags.items())]
-
-
-def split_flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Hydra's flags that choose a config, by their long names, and the other words."""
-    flags, others, remaining = dict[str, str](), list[str](), list(words)
-    while remaining:
-        word = remaining.pop(0)
-        flag, equals, value = word.partition("=")
-        flag = FLAGS.get(flag, flag)
-        if flag in FLAGS.values():
-            value = value if equals else remaining.pop(0) if remaining else ""
-            flags[flag] = value.removesuffix(".yaml") if flag == "--config-name" else value
-        else:
-            others.append(word)
-    return flags, others
 
 
 def _split_choices(imported: ImportedLaunch, typed: Sequence[str], program: Program) -> tuple[list[str], list[str]]:

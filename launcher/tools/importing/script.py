@@ -12,8 +12,9 @@ from pathlib import Path
 
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
+from launcher.engines.verl.config.compose import split_flags
 from launcher.sandbox.reading import ARGUMENTS, Reading, read_script
-from launcher.tools.importing.launch import ImportedLaunch, import_launch, split_flags
+from launcher.tools.importing.launch import ImportedLaunch, import_launch
 from launcher.tools.importing.launches import Launch, launch_of
 
 WIDTH = 116

@@ -15,14 +15,6 @@ def only(made: VerlConfig) -> str:
     return str(made.problems[0])
 
 
-def test_the_defaults_are_those_of_verl():
-    made = compose([], "ppo")
-    assert (made.problems, made.notes) == ([], [])
-    assert made.config["data"]["train_batch_size"] == 1024
-    assert made.config["actor_rollout_ref"]["rollout"]["name"] == "???"
-    assert made.config["actor_rollout_ref"]["rollout"]["response_length"] == 512
-
-
 @pytest.mark.parametrize("word", ["data.train_files=~/a.parquet", "data.val_files=[a,~/b]"])
 def test_a_tilde_that_bash_leaves_in_a_word_has_its_own_fix(word):
     assert "bash leaves ~ there" in only(compose([word], "ppo"))
@@ -32,14 +24,11 @@ def test_a_tilde_that_bash_leaves_in_a_word_has_its_own_fix(word):
     ("program", "words", "key", "value"),
     [
         ("ppo", ["model_engine=megatron"], "actor_rollout_ref.actor.strategy", "megatron"),
-        ("ppo", ["--config-name=ppo_megatron_trainer.yaml"], "critic.strategy", "megatron"),
         ("ppo", ["-cn", "ppo_megatron_trainer", "model_engine=veomni"], "critic.strategy", "veomni"),
-        ("ppo", ["data.train_batch_size=64"], "data.train_batch_size", 64),
         ("ppo", ["+ray_kwargs.ray_init.num_gpus=1"], "ray_kwargs.ray_init.num_gpus", 1),
         ("ppo", ["actor_rollout_ref.actor.ppo_mini_batch_size=32"], "critic.ppo_mini_batch_size", 32),
         ("ppo", ['trainer.logger=\'["console","file"]\''], "trainer.logger", '["console","file"]'),
         ("ppo", ["+trainer.total_training_steps=5"], "trainer.total_training_steps", 5),
-        ("ppo", ["actor_rollout_ref.actor.clip_ratio_low=null"], "actor_rollout_ref.actor.clip_ratio_low", None),
         ("sft", ["engine=megatron", "optim=megatron"], "optim._target_", "verl.workers.config.McoreOptimizerConfig"),
         ("sft", ["trainer.save_freq=after_each_epoch"], "trainer.save_freq", "after_each_epoch"),
     ],
@@ -59,17 +48,13 @@ def test_arguments_are_applied_as_hydra_does(program, words, key, value):
         ("ppo", "data.train_batch_sise=8",
          "data.train_batch_sise: verl has no such key; did you mean data.train_batch_size?"),
         ("ppo", "optim.lr=1e-6", "optim.lr: verl has no such key; use actor_rollout_ref.actor.optim.lr"),
-        ("ppo", "algorithm.beta=0.1", "algorithm.beta: verl has no such key; verl has no DPO; use engine=torch for it"),
         ("ppo", "reward_model.reward_manager=dapo",
          "reward_model.reward_manager: composes, but main_ppo does not read it; use reward.reward_manager.name"),
         ("ppo", "+trainer.nnodes=2", "trainer.nnodes: + adds a key, and verl has this one; use trainer.nnodes="),
-        ("ppo", "model_engine=megatorn", "model_engine: there is no megatorn; did you mean model_engine=megatron?"),
         ("ppo", "data.train_batch_size=abc",
          "data.train_batch_size: got 'abc', which verl takes and cannot use; use a whole number"),
         ("ppo", "actor_rollout_ref.rollout.n=8.0",
          "actor_rollout_ref.rollout.n: got 8.0, which verl takes and cannot use; use 8"),
-        ("ppo", "actor_rollout_ref.actor.optim.betas=[a,b]",
-         "actor_rollout_ref.actor.optim.betas: got ['a', 'b'], which verl takes and cannot use; use [A,B]"),
         ("ppo", "actor_rollout_ref.actor.use_kl_loss=no",
          "actor_rollout_ref.actor.use_kl_loss: got 'no', which verl takes and cannot use; use true or false"),
         ("ppo", "actor_rollout_ref.actor.optim=adam",
@@ -78,9 +63,6 @@ def test_arguments_are_applied_as_hydra_does(program, words, key, value):
         ("ppo", "+actor_rollout_ref.actor.clip_ratio_hi=0.3",
          "actor_rollout_ref.actor.clip_ratio_hi: FSDPActorConfig of verl has no field clip_ratio_hi; "
          "did you mean actor_rollout_ref.actor.clip_ratio_high?"),
-        ("ppo", "+actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
-         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size: FSDPActorConfig of verl has no field megatron; "
-         "leave it out"),
         ("ppo", "trainer.nnodes=1,2",
          "trainer.nnodes: several values: verl takes one config; use trainer.nnodes=[...] for a list, or one value"),
         ("ppo", "--config-name=dpo_trainer",
@@ -130,11 +112,9 @@ def test_whatever_the_values_are_the_rules_can_be_asked(program, value):
 @pytest.mark.parametrize(
     ("annotation", "value", "taken"),
     [
-        ("int", 3, True), ("int", 3.0, False), ("int", True, False), ("int", None, False), ("float", 3, True),
-        ("Optional[int]", None, True), ("str | float", "a", True), ("str | float", [1], False), ("bool", 1, True),
-        ("bool", "yes", False), ("list[str]", ["a"], True), ("list[str]", [1], False), ("list[str]", "a", False),
-        ("dict[str, Any]", {}, True), ("Literal['a', 'b']", "c", False), ("Literal['a', 'b']", "b", True),
-        ("tuple[float, float]", [0.9, 0.99], True), ("Any", object(), True),
+        ("int", 3.0, False), ("int", True, False), ("float", 3, True), ("Optional[int]", None, True),
+        ("str | float", [1], False), ("bool", 1, True), ("bool", "yes", False), ("list[str]", [1], False),
+        ("Literal['a', 'b']", "c", False), ("tuple[float, float]", [0.9, 0.99], True), ("Any", object(), True),
     ],
 )  # fmt: skip
 def test_types_are_read_from_annotations(annotation, value, taken):

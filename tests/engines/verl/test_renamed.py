@@ -12,23 +12,18 @@ OUT = "leave it out"
 PPO = {
     f"{ACTOR}.use_token_level_loss": f"use {ACTOR}.loss_agg_mode=token-mean",
     "critic.model.fsdp_config.grad_offload": OUT,  # of a section that has another name today
-    "algorithm.in_reward_kl.type": "use algorithm.kl_penalty",
     f"{REF}.param_offload": f"did you mean {REF}.fsdp_config.param_offload?",
     "custom_reward_function.overlong_buffer.len": "use +reward.reward_kwargs.overlong_buffer_cfg.len",
     "reward_model.model.fsdp_config.param_offload": OUT,
     f"{ROLLOUT}.limit_images": f"use +{ROLLOUT}.limit_images=",  # a field of its dataclass
-    f"{ROLLOUT}.val_temperature": f"use {ROLLOUT}.val_kwargs.temperature",
     "algorithm.bypass_old_logprob_for_rollout": "use algorithm.rollout_correction.bypass_mode",
-    "max_turns": f"use {ROLLOUT}.multi_turn.max_assistant_turns",
     # misspelt
     "reward_model.enabel": "did you mean reward.reward_model.enable?",
-    "actor_rollout_ref.rolout.temperature": f"did you mean {ROLLOUT}.temperature?",
     f"{ACTOR}.ppo_mini_bach_size": f"did you mean {ACTOR}.ppo_mini_batch_size?",
     f"{ROLLOUT}.nn": f"did you mean {ROLLOUT}.nnodes?",
     "critic.lr": "did you mean critic.optim.lr?",
     # nothing is guessed from a name that tells nothing
     "retriever.enable": "use +retriever.enable= where code of yours reads it",
-    "global.stacks": "use +global.stacks= where code of yours reads it",
 }
 SFT = {
     "model.fsdp_config.cpu_offload": "use engine.param_offload",

@@ -81,12 +81,10 @@ def test_what_is_not_as_it_was_meant_is_a_warning(case):
 @pytest.mark.parametrize(
     ("value", "condition", "met"),
     [
-        (1, "< 2", True), (2, "< 2", False), (True, "< 2", False), (None, "<= 2", False), (0.5, ">= 0.5", True),
-        (None, "unset", True), ("???", "unset", True), ("", "set", False), ("a", "set", True), (None, "always", True),
-        (["wandb", "file"], "~ wandb", True), (None, "~ wandb", False), ("x", ["x", "y"], True), (0, [False], True),
-        (4, "> a.b", True), (3, "> a.b", False), (4, "> a.c", False), (4, "> a.d", False), (3, "!= a.b", False),
-        (2, "!= a.b", True), ("x", {"not": ["x"]}, False), (1, True, False), (True, True, True), (3, 3, True),
-        ("fsdp", "fsdp", True),
+        (1, "< 2", True), (2, "< 2", False), (True, "< 2", False), (None, "<= 2", False), ("???", "unset", True),
+        ("", "set", False), (["wandb", "file"], "~ wandb", True), (None, "~ wandb", False), ("x", ["x", "y"], True),
+        (4, "> a.b", True), (4, "> a.c", False), (4, "> a.d", False), (3, "!= a.b", False),
+        ("x", {"not": ["x"]}, False), (1, True, False), (True, True, True), ("fsdp", "fsdp", True),
     ],
 )  # fmt: skip
 def test_a_condition_of_the_table(value, condition, met):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core import checkpoints
 from launcher.engines.verl import saved
 
 
@@ -26,22 +25,11 @@ def shards(folder: Path, world: int = 2, role: str = "actor") -> Path:
     return folder
 
 
-def test_a_whole_one_is_taken_over_with_its_validation(tmp_path: Path) -> None:
-    source = shards(tmp_path / "verl" / "saved" / "global_step_20")
-    shards(source, role="critic")
-    assert saved.take_over(tmp_path, validated={"val-core/x/reward/mean@1": 0.5}) == [20]
-    made = tmp_path / "checkpoints" / "step_000020"
-    assert not checkpoints.faults(made)
-    assert (made / "state" / "global_step_20" / "critic" / "model_world_size_2_rank_1.pt").is_file()
-    assert checkpoints.validated(made) == {"val-core/x/reward/mean@1": 0.5}
-    assert not source.exists()
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         lambda at: (at / "data.pt").unlink(),
-        lambda at: (at / "actor" / "optim_world_size_2_rank_1.pt").unlink(),
+        lambda at: (at / "critic" / "optim_world_size_2_rank_1.pt").unlink(),
         lambda at: (at / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"PK\x03\x04half"),
         lambda at: (at / "actor" / "model_world_size_2_rank_0.pt").rename(
             at / "actor" / "model_world_size_4_rank_0.pt"
@@ -50,7 +38,7 @@ def test_a_whole_one_is_taken_over_with_its_validation(tmp_path: Path) -> None:
     ],
 )
 def test_one_that_is_not_whole_is_left(tmp_path: Path, damage: object) -> None:
-    source = shards(tmp_path / "verl" / "saved" / "global_step_20")
+    source = shards(shards(tmp_path / "verl" / "saved" / "global_step_20"), role="critic")
     assert saved.is_complete(source)
     damage(source)  # type: ignore[operator]
     assert not saved.is_complete(source)

@@ -7,14 +7,14 @@ is also compared with the field of verl's dataclass, or with the default, that i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.names import verl as names
@@ -36,34 +36,31 @@ class VerlConfig:
 
     config: dict[str, Any]
     """Resolved; a setting whose argument has the wrong type has verl's default."""
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[Problem] = field(default_factory=list)
+    problems: list[Problem]
+    notes: list[Problem]
     """What verl accepts but cannot be checked: keys that are added, keys that are not read."""
-
-
-@dataclass
-class _Arguments:
-    """The arguments of verl's command line, sorted by what they do."""
-
-    name: str
-    folder: Path | None = None
-    choices: dict[str, str] = field(default_factory=dict)
-    values: list[Override] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
 
 
 def compose(words: Sequence[str], program: Program) -> VerlConfig:
     """The config of verl's `main_ppo` (ppo) or `sft_trainer` (sft) with these arguments."""
     base, values, composed = _check_keys(words, program)
-    node, wrong_values = _apply(base, values)
-    composed.config, unresolved = _resolve(node, base)
-    composed.problems += unresolved
-    fitting = [each for each in values if each.key_or_group not in wrong_values]
-    wrong_values |= _wrong_values(composed.config, base, fitting)
-    if wrong_values:
-        composed.problems += wrong_values.values()
-        node, _ = _apply(base, (each for each in fitting if each.key_or_group not in wrong_values))
-        composed.config, _ = _resolve(node, base)
+    node, last = OmegaConf.create(base), {override.key_or_group: override for override in values}
+    OmegaConf.set_struct(node, True)  # a section takes no keys that it does not have
+    for override in values:
+        key, value = override.key_or_group, override.value()
+        problem = _wrong_value(key, value, base) if last[key] is override else None
+        try:
+            if not problem:
+                OmegaConf.update(node, key, value, force_add=override.type != OverrideType.CHANGE)
+        except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+            problem = Problem(key, error_message(error), f"use {key}=VALUE")
+        composed.problems += [problem] if problem else []
+    try:
+        composed.config = OmegaConf.to_container(node, resolve=True, throw_on_missing=False)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        where = str(error.full_key or "config")
+        composed.problems.append(Problem(where, error_message(error), "use a key that verl has in ${...}"))
+        composed.config = OmegaConf.to_container(OmegaConf.create(base), resolve=True)  # type: ignore[assignment]
     return composed
 
 
@@ -72,16 +69,41 @@ def key_problems(words: Sequence[str], program: Program) -> list[Problem]:
     return [problem for problem in _check_keys(words, program)[-1].problems if problem.code == "unknown-setting"]
 
 
+def split_flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Hydra's flags that choose a config, by their long names, and the other words."""
+    flags, others, remaining = dict[str, str](), list[str](), list(words)
+    while remaining:
+        word = remaining.pop(0)
+        flag, equals, value = word.partition("=")
+        flag = FLAGS.get(flag, flag)
+        if flag in FLAGS.values():
+            value = value if equals else remaining.pop(0) if remaining else ""
+            flags[flag] = value.removesuffix(".yaml") if flag == "--config-name" else value
+        else:
+            others.append(word)
+    return flags, others
+
+
 def _check_keys(words: Sequence[str], program: Program) -> tuple[dict[str, Any], list[Override], VerlConfig]:
     """verl's config before the values, the values whose keys verl takes, and the problems and notes on all others."""
-    arguments = _read(words, program)
+    flags, others = split_flags(words)
+    choices, values, composed = dict[str, str](), list[Override](), VerlConfig({}, [], [])
+    for word in others:
+        composed.problems += _read_word(word, choices, values, snapshot()[program]["groups"])
+    name = flags.pop("--config-name", CONFIGS[program][0])
+    folders = {flag: Path(value).expanduser() for flag, value in flags.items()}
+    composed.problems += [
+        Problem(flag, f"there is no folder {flags[flag]}", "use the folder's whole path", "not-found")
+        for flag, folder in folders.items() if not folder.is_dir()
+    ]  # fmt: skip
+    folder = next((folder for folder in folders.values() if folder.is_dir()), None)
     try:
-        base = defaults.load(program, arguments.name, arguments.choices, arguments.folder)
+        base = defaults.load(program, name, choices, folder)
     except Problems as error:
-        arguments.problems += error.problems
+        composed.problems += error.problems
         base = defaults.load(program, CONFIGS[program][0], {})
-    composed, taken = VerlConfig({}, arguments.problems), list[Override]()
-    for override in arguments.values:
+    taken = list[Override]()
+    for override in values:
         added = [each.key_or_group for each in taken if each.type != OverrideType.CHANGE]
         if problem := _refusal(override, program, base, added):
             composed.problems.append(problem)
@@ -93,49 +115,28 @@ def _check_keys(words: Sequence[str], program: Program) -> tuple[dict[str, Any],
     return base, taken, composed
 
 
-def _read(words: Sequence[str], program: Program) -> _Arguments:
-    arguments = _Arguments(CONFIGS[program][0])
-    groups = snapshot()[program]["groups"]
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
-        if word.startswith("-"):
-            _read_flag(word, waiting, arguments)
-            continue
-        try:
-            override = parse_override(word)
-        except (HydraException, UnicodeEncodeError) as error:
-            home = re.search(r"(^|[,\[:])~", word.partition("=")[2])
-            fix = "use $HOME, as bash leaves ~ there, or the whole path" if home else "use key=value"
-            arguments.problems.append(Problem(short_repr(word), f"hydra cannot read it: {error_message(error)}", fix))
-            continue
-        key = override.key_or_group
-        if override.is_sweep_override():
-            fix = f"use {key}=[...] for a list, or one value"
-            arguments.problems.append(Problem(key, "several values: verl takes one config", fix))
-        elif override.package is not None or (key in groups and override.type == OverrideType.CHANGE):
-            arguments.choices[override.get_key_element()] = str(override.value())
-        elif not key.startswith(("hydra.", "hydra/")):
-            arguments.values.append(override)
-    return arguments
-
-
-def _read_flag(word: str, waiting: list[str], arguments: _Arguments) -> None:
-    flag, equals, value = word.partition("=")
-    flag = FLAGS.get(flag, flag)
-    if flag not in FLAGS.values():
+def _read_word(
+    word: str, choices: dict[str, str], values: list[Override], groups: Collection[str]
+) -> Iterator[Problem]:
+    """Adds an argument to the choices of groups or to the values, or says why it is neither."""
+    if word.startswith("-"):
         got = "changes what hydra does, not the config"
-        arguments.problems.append(Problem(flag, got, "leave it out", "not-supported"))
+        yield Problem(word.partition("=")[0], got, "leave it out", "not-supported")
         return
-    if not equals:
-        value = waiting.pop(0) if waiting else ""
-    if flag == "--config-name":
-        arguments.name = value.removesuffix(".yaml")
-    elif (folder := Path(value).expanduser()).is_dir():
-        arguments.folder = folder
-    else:
-        got = f"there is no folder {value}"
-        arguments.problems.append(Problem(flag, got, "use the folder's whole path", "not-found"))
+    try:
+        override = parse_override(word)
+    except (HydraException, UnicodeEncodeError) as error:
+        home = re.search(r"(^|[,\[:])~", word.partition("=")[2])
+        fix = "use $HOME, as bash leaves ~ there, or the whole path" if home else "use key=value"
+        yield Problem(short_repr(word), f"hydra cannot read it: {error_message(error)}", fix)
+        return
+    key = override.key_or_group
+    if override.is_sweep_override():
+        yield Problem(key, "several values: verl takes one config", f"use {key}=[...] for a list, or one value")
+    elif override.package is not None or (key in groups and override.type == OverrideType.CHANGE):
+        choices[override.get_key_element()] = str(override.value())
+    elif not key.startswith(("hydra.", "hydra/")):
+        values.append(override)
 
 
 def _refusal(override: Override, program: Program, base: dict[str, Any], added: Sequence[str]) -> Problem | None:
@@ -155,19 +156,6 @@ def _refusal(override: Override, program: Program, base: dict[str, Any], added: 
     if isinstance(at(base, parent), str | int | float):
         return Problem(key, f"{parent} has a value, not settings", code="unknown-setting")
     return Problem(key, "verl has no such key", _suggest_fix(key, program, base), "unknown-setting")
-
-
-def _apply(base: dict[str, Any], values: Iterable[Override]) -> tuple[DictConfig, dict[str, Problem]]:
-    """The config with the values, and the problems with those that cannot stand in a config."""
-    node, refused = OmegaConf.create(base), dict[str, Problem]()
-    OmegaConf.set_struct(node, True)  # a section takes no keys that it does not have
-    for override in values:
-        key = override.key_or_group
-        try:
-            OmegaConf.update(node, key, override.value(), force_add=override.type != OverrideType.CHANGE)
-        except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
-            refused[key] = Problem(key, error_message(error), f"use {key}=VALUE")
-    return node, refused
 
 
 def _suggest_fix(key: str, program: Program, base: dict[str, Any]) -> str:
@@ -241,29 +229,14 @@ def _split_known_section(node: dict[str, Any], key: str) -> tuple[str, str]:
     return ".".join(parts[:depth]), parts[depth]
 
 
-def _resolve(node: DictConfig, base: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The config with interpolations resolved; where one cannot be, verl's defaults and a problem."""
-    try:
-        resolved: dict[str, Any] = OmegaConf.to_container(node, resolve=True, throw_on_missing=False)  # type: ignore[assignment]
-        return resolved, []
-    except OmegaConfBaseException as error:
-        container: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(base), resolve=True)  # type: ignore[assignment]
-        where = str(error.full_key or "config")
-        return container, [Problem(where, error_message(error), "use a key that verl has in ${...}")]
-
-
-def _wrong_values(config: dict[str, Any], base: dict[str, Any], values: Iterable[Override]) -> dict[str, Problem]:
-    """For each argument with a value that verl cannot use, the first such problem, by the argument's key."""
-    problems: dict[str, Problem] = {}
-    for override in values:
-        setting = override.key_or_group
-        candidates = (_wrong_value(key, value, base) for key, value in _leaves(setting, at(config, setting)))
-        if problem := next(filter(None, candidates), None):
-            problems[setting] = problem
-    return problems
-
-
 def _wrong_value(key: str, value: Any, base: dict[str, Any]) -> Problem | None:
+    """The first value of an argument that verl cannot use. Interpolations are left to verl."""
+    if isinstance(value, dict) and value:
+        return next(filter(None, (_wrong_value(f"{key}.{name}", inner, base) for name, inner in value.items())), None)
+    return None if isinstance(value, str) and "${" in value else _misfit(key, value, base)
+
+
+def _misfit(key: str, value: Any, base: dict[str, Any]) -> Problem | None:
     default = at(base, key)
     if isinstance(default, dict):
         may_be_null = key in beside()["optional"] or ("_target_" not in default and "." in key)
@@ -291,14 +264,6 @@ def _fields(section: Any) -> dict[str, str] | None:
     target = section.get("_target_") if isinstance(section, dict) else None
     types: dict[str, str] | None = snapshot()["classes"].get(str(target).rpartition(".")[2]) if target else None
     return types
-
-
-def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _leaves(f"{key}.{name}", inner)
-    else:
-        yield key, value
 
 
 def _keys(node: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -80,20 +80,13 @@ class BatchSizes:
         return int(self(f"{ROLLOUT}.n", 1))
 
     @cached_property
-    def batch(self) -> int:
-        return int(self("data.train_batch_size"))
-
-    @cached_property
     def needs_reference(self) -> bool:
         return bool(self("algorithm.use_kl_in_reward") or self(f"{ACTOR}.use_kl_loss"))
 
     @cached_property
-    def scored(self) -> list[str]:
-        """Sections of what computes log-probabilities of the answers; with LoRA the reference is the actor without its
-        adapter."""
+    def has_adapter(self) -> bool:
         rank = self(f"{MODEL}.lora.rank") or self(f"{MODEL}.lora_rank") or 0
-        in_actor = rank > 0 or self(f"{MODEL}.lora_adapter_path") is not None
-        return [ROLLOUT, REF] if self.needs_reference and not in_actor else [ROLLOUT]
+        return rank > 0 or self(f"{MODEL}.lora_adapter_path") is not None
 
     @cached_property
     def needs_critic(self) -> bool:
@@ -139,7 +132,7 @@ class BatchSizes:
     def filled(self) -> int:
         """Answers of a step, filled up with copies."""
         step = lcm(self.ranks(), *(self.mini(section) for section in self.trained)) if self.v1 else 1
-        return ceil(self.batch * self.n / step) * step
+        return ceil(self("data.train_batch_size") * self.n / step) * step
 
     def unused(self) -> Iterator[str]:
         """Beginnings of keys that this training does not read."""

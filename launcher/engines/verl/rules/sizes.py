@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import gcd
 
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
 from launcher.engines.verl.rules.settings import (
     ACTOR,
+    REF,
     ROLLOUT,
     BatchSizes,
     divisors,
@@ -31,14 +31,15 @@ def judge_sampled(run: BatchSizes, facts: LaunchFacts) -> Results:
 
 def judge_sft(run: BatchSizes, facts: LaunchFacts) -> Results:
     parallel, ranks, where = run.model_parallel("engine"), run.ranks("engine"), "data.train_batch_size"
+    batch = run(where)
     if run.gpus % parallel:
         yield fails(*_unshared_gpus(run, "engine", parallel))
-    if run.batch < ranks:
-        yield fails(where, f"{run.batch} rows are fewer than {ranks} ranks", [ranks])
+    if batch < ranks:
+        yield fails(where, f"{batch} rows are fewer than {ranks} ranks", [ranks])
         return
-    share, micro = run.batch // ranks, run("data.micro_batch_size_per_gpu")
-    if run.batch % ranks:
-        got = f"{run.batch} rows cannot be shared by {ranks} ranks: {share * ranks} are trained on"
+    share, micro = batch // ranks, run("data.micro_batch_size_per_gpu")
+    if batch % ranks:
+        got = f"{batch} rows cannot be shared by {ranks} ranks: {share * ranks} are trained on"
         yield warns(where, got, f"use {share * ranks}")
     if not run("data.use_dynamic_bsz") and (not micro or share % micro):
         got = f"a rank has {share} rows, which cannot be cut into micro-batches of {micro}"
@@ -47,7 +48,7 @@ def judge_sft(run: BatchSizes, facts: LaunchFacts) -> Results:
         where, limit = "data.max_token_len_per_gpu", run("data.max_token_len_per_gpu")
         yield from _check_room(where, limit, run.sequence_parallel("engine"), run("data.max_length"), "data.max_length")
     if facts.run.val_rows is not None and run("data.val_files") and facts.run.val_rows // ranks < share:
-        got = f"{facts.run.val_rows} rows are no whole batch of {run.batch}: val/loss is nan"
+        got = f"{facts.run.val_rows} rows are no whole batch of {batch}: val/loss is nan"
         yield warns("data.val_files", got, f"use at least {share * ranks} rows", "not-enough")
     if facts.run.differs_by_turn and not run("data.ignore_input_ids_mismatch"):
         got = f"{facts.run.differs_by_turn} written turn by turn is not what the chat template writes of it as a whole"
@@ -64,10 +65,11 @@ def _check_shares(run: BatchSizes) -> Results:
         elif run.mini(section) % ranks:
             got = f"{run(where)} * rollout.n={run.n} answers cannot be shared by {ranks} ranks"
             yield fails(where, got, multiples(run(where), step_for(ranks, run.n)))
+    batch = run("data.train_batch_size")
     least = run.ranks() * (run(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or 1) if run.uses_megatron() else run.gpus
-    if not run(f"{ACTOR}.use_dynamic_bsz") and run.batch * run.n % least:
-        got = f"{run.batch} * rollout.n={run.n} answers cannot be shared by {run.gpus} GPUs, {least} at a time"
-        yield fails("data.train_batch_size", got, multiples(run.batch, step_for(least, run.n)))
+    if not run(f"{ACTOR}.use_dynamic_bsz") and batch * run.n % least:
+        got = f"{batch} * rollout.n={run.n} answers cannot be shared by {run.gpus} GPUs, {least} at a time"
+        yield fails("data.train_batch_size", got, multiples(batch, step_for(least, run.n)))
 
 
 def _unshared_gpus(run: BatchSizes, section: str, parallel: int) -> tuple[str, str, list[int]]:
@@ -82,8 +84,9 @@ def _micro_batches(run: BatchSizes, are_even: bool) -> Results:
     """Micro-batches in rows must divide a rank's answers, which is judged where all ranks have as many (`are_even`);
     those in tokens must hold the longest answer. V1's critic always counts tokens."""
     per_rank, longest = run.filled // run.ranks(), run("data.max_prompt_length") + run("data.max_response_length")
-    parts = [(ACTOR, "", "ppo", run.mini() // run.ranks())]
-    parts += [(section, "log_prob_", "log_prob", per_rank) for section in run.scored]
+    parts = [(ACTOR, "", "ppo", run.mini() // run.ranks()), (ROLLOUT, "log_prob_", "log_prob", per_rank)]
+    if run.needs_reference and not run.has_adapter:  # else the reference is the actor without its adapter
+        parts.append((REF, "log_prob_", "log_prob", per_rank))
     parts += [("critic", "", "ppo_infer" if run.v1 else "ppo", per_rank)] if run.needs_critic else []
     for section, switch, name, answers in parts:
         if name == "ppo_infer" or run(f"{section}.{switch}use_dynamic_bsz"):
@@ -106,18 +109,14 @@ def _check_room(where: str, limit: int | None, parallel: int, longest: int, what
         yield fails(where, f"{room} are fewer than {what} = {longest:,}", [-(-longest // parallel)])
 
 
-def _pools(run: BatchSizes) -> Iterator[tuple[str, str]]:
-    """Each model that is served, and the section that says how many GPUs it has: the trainer's, unless the reward model
-    has its own."""
-    yield ROLLOUT, "trainer"
-    reward = "reward.reward_model"
-    if run(f"{reward}.enable"):
-        yield f"{reward}.rollout", reward if run(f"{reward}.enable_resource_pool") else "trainer"
-
-
 def _served_models(run: BatchSizes, facts: LaunchFacts) -> Results:
-    """Problems unless replicas of a served model divide the GPUs, and the ranks of one divide its attention heads."""
-    for place, pool in _pools(run):
+    """Problems unless replicas of a served model divide the GPUs, and the ranks of one divide its attention heads. A
+    reward model has the trainer's GPUs, or its own."""
+    reward = "reward.reward_model"
+    pools = [(ROLLOUT, "trainer")]
+    if run(f"{reward}.enable"):
+        pools.append((f"{reward}.rollout", reward if run(f"{reward}.enable_resource_pool") else "trainer"))
+    for place, pool in pools:
         gpus = product(run(pool), "n_gpus_per_node", "nnodes")
         tp, size = product(run(place), TP), product(run(place), TP, "data_parallel_size")
         if gpus % size:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from pydantic import TypeAdapter
 
 from launcher.core.bounded_parse import LOADER
 from launcher.core.problems import Code, Problem, short_repr, suggest
@@ -29,13 +30,13 @@ class RuleRow:
     """A rule: what is said of a setting whose value meets `refused`, where the conditions on others are met, too."""
 
     key: str
-    """The setting, or several separated by spaces."""
+    """The setting, or several separated by spaces; of a package its name."""
     refused: Any = "always"
     """The condition on the value, as `meets` reads it."""
     where: dict[str, Any] = field(default_factory=dict)
     """Conditions on other settings, by their keys."""
     got: str = "{}"
-    """`{}` stands for the value."""
+    """`{}` stands for the value; of a package, what needs it."""
     fix: str = ""
     level: Literal["FAIL", "WARN"] = "FAIL"
     code: Code = "invalid-setting"
@@ -46,31 +47,19 @@ class RuleRow:
 
 
 @dataclass(frozen=True)
-class Package:
-    """A package that a run needs in verl's environment, where the conditions are met."""
-
-    name: str
-    reason: str
-    where: dict[str, Any] = field(default_factory=dict)
-    install: str = ""
-    """What to install, where that has another name."""
-
-
-@dataclass(frozen=True)
 class RuleTable:
     sizes: Sequence[RuleRow]
     """Rules on the sizes that everything else is divided by."""
     settings: Sequence[RuleRow]
-    packages: Sequence[Package]
+    packages: Sequence[RuleRow]
+    """Packages that a run needs in verl's environment, where the conditions are met."""
     sources: Sequence[str]
     """Values of data_source with a reward of verl's own, beside those that begin with aime."""
 
 
 @cache
 def read_table() -> RuleTable:
-    node = yaml.load(FILE.read_bytes(), LOADER)  # a SafeLoader
-    sizes, settings = ([RuleRow(**row) for row in node[part]] for part in ("sizes", "settings"))
-    return RuleTable(sizes, settings, [Package(**row) for row in node["packages"]], node["sources"])
+    return TypeAdapter(RuleTable).validate_python(yaml.load(FILE.read_bytes(), LOADER))  # a SafeLoader
 
 
 def judge_rows(run: BatchSizes, rows: Sequence[RuleRow]) -> Results:
@@ -90,11 +79,11 @@ def judge_rows(run: BatchSizes, rows: Sequence[RuleRow]) -> Results:
 
 def judge_packages(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Packages that are imported only when a worker starts."""
-    needed = {row.name: row for row in read_table().packages if all_meet(run, row.where)}
+    needed = {row.key: row for row in read_table().packages if all_meet(run, row.where)}
     for name, row in sorted(needed.items()):
         if facts.packages is not None and name not in facts.packages:
-            fix = f"install {row.install or name} beside verl"
-            yield fails(f"package {name}", f"not installed; needed by {row.reason}", fix, "not-installed")
+            fix = f"install {row.fix or name} beside verl"
+            yield fails(f"package {name}", f"not installed; needed by {row.got}", fix, "not-installed")
 
 
 def judge_labels(run: BatchSizes, facts: LaunchFacts) -> Results:
