@@ -18,7 +18,7 @@ from functools import partial
 from inspect import Parameter, signature
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from rich.console import Console
@@ -61,9 +61,9 @@ class CommandAnswer:
 
 
 def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., None]:
-    """The function as typer calls it: a dataclass parameter becomes one parameter for each field; a function that
-    returns a `CommandAnswer` gets the option --json; and `Problems` are printed as lines of `✗ where: what was found;
-    what to use`, with exit code 2."""
+    """The function as typer calls it: a parameter with its help becomes an option, and a dataclass parameter one
+    parameter for each field; a function that returns a `CommandAnswer` gets the option --json; and `Problems` are
+    printed as lines of `✗ where: what was found; what to use`, with exit code 2."""
     parameters, option_classes = dict[str, Parameter](), dict[str, Any]()
     for name, parameter in signature(function, eval_str=True).parameters.items():
         if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
@@ -89,8 +89,18 @@ def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., N
             raise typer.Exit(answer.exit_code)
 
     call.__doc__, call.__name__ = function.__doc__, function.__name__
-    call.__signature__ = signature(function).replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    options = [_as_option(parameter) for parameter in parameters.values()]
+    call.__signature__ = signature(function).replace(parameters=options)  # type: ignore[attr-defined]
     return call
+
+
+def _as_option(parameter: Parameter) -> Parameter:
+    """`some_name: Annotated[TYPE, "HELP"]` as typer's option --some-name; any other parameter as it is."""
+    kind, help_text, *_ = (*get_args(parameter.annotation), None, None)
+    if get_origin(parameter.annotation) is not Annotated or not isinstance(help_text, str):
+        return parameter
+    option = typer.Option(f"--{parameter.name.replace('_', '-')}", help=help_text)  # with its name a bool is a flag
+    return parameter.replace(annotation=Annotated.__class_getitem__((kind, option)))
 
 
 def _call_user_code(call: Callable[[], CommandAnswer | None]) -> CommandAnswer | None:

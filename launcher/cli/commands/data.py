@@ -97,7 +97,7 @@ def show(
     overrides: Overrides = None,
     kind: For = None,
     count: Annotated[int, typer.Option("-n", "--rows", min=1, help="Number of rows.")] = 3,
-    split: Annotated[Split, typer.Option("--split", help="Split: train or val.")] = "train",
+    split: Annotated[Split, "Split: train or val."] = "train",
     config_dir: ConfigDir = None,
 ) -> CommandAnswer:
     """Print the first rows as a run reads them."""

@@ -6,17 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from launcher.cli.output import CommandAnswer, progress_line, say_checks
 from launcher.core.check_result import any_failed
 from launcher.tools.doctor import check_machine
 
 
 def doctor(
-    root: Annotated[
-        Path, typer.Option("--root", help="Check the disk of this folder, which will hold the runs.")
-    ] = Path("runs"),
+    root: Annotated[Path, "Check the disk of this folder, which will hold the runs."] = Path("runs"),
 ) -> CommandAnswer:
     """Each check prints one line with OK, WARN or FAIL; a line that is not OK says what to do. The exit code is 1 where
     any check fails, otherwise 0.

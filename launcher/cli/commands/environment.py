@@ -25,10 +25,8 @@ DEFAULTS = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}
 def check(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Training rows that are tried.")] = 4,
-    sessions: Annotated[
-        int, typer.Option("--sessions", min=1, help="Sessions that are begun and ended, within 20 s.")
-    ] = 1000,
+    rows: Annotated[int, typer.Option(min=1, help="Training rows that are tried.")] = 4,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions that are begun and ended, within 20 s.")] = 1000,
 ) -> CommandAnswer:
     """Try right, empty and nonsensical answers, faults and leaks: environment=python environment.path=shop.py ...
 

@@ -47,9 +47,7 @@ def import_(
         list[str] | None,
         typer.Option("--env", metavar="NAME=VALUE", help="A variable of the shell that starts the script; repeatable."),
     ] = None,
-    unconfined: Annotated[
-        bool, typer.Option("--unconfined", help="Where this system has no Landlock: run it with your rights.")
-    ] = False,
+    unconfined: Annotated[bool, "Where this system has no Landlock: run it with your rights."] = False,
 ) -> CommandAnswer:
     """It runs where it can do nothing; what changed is said.
 

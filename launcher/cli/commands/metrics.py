@@ -34,10 +34,10 @@ Steps = Callable[[], Iterator[Step]]
 def metrics(
     name: LogOrRunName,
     keys: Annotated[
-        str, typer.Option("--keys", metavar="A,B", help="Only these metrics, by name, other spelling, or pattern.")
+        str, typer.Option(metavar="A,B", help="Only these metrics, by name, other spelling, or pattern.")
     ] = "",
-    last: Annotated[int | None, typer.Option("--last", min=1, help="Only the last N steps, one row each.")] = None,
-    step: Annotated[int | None, typer.Option("--step", min=0, help="Only this step, all its metrics.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last N steps, one row each.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Only this step, all its metrics.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a row of comma-separated values for each step.")] = False,
     as_json: AsJson = False,
     root: Root = Path("runs"),

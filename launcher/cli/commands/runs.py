@@ -32,8 +32,8 @@ LEAST, GAP = 60, 2  # characters: least width the table is made for, and space b
 def list_runs(
     text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Only runs with this in their name or algorithm.")] = "",
     root: Root = Path("runs"),
-    status: Annotated[str, typer.Option("--status", help="Only runs of this status: running, failed, ...")] = "",
-    sort: Annotated[views.Order, typer.Option("--sort", help="What decides the order.")] = "started",
+    status: Annotated[str, "Only runs of this status: running, failed, ..."] = "",
+    sort: Annotated[views.Order, "What decides the order."] = "started",
 ) -> CommandAnswer:
     matching = views.picked(list(store.every(root)), text, status, sort)
     return CommandAnswer([views.run_node(run) for run in matching], lambda: _say_runs(matching, root))
@@ -155,7 +155,7 @@ def logs(
 def stop(
     name: RunName,
     root: Root = Path("runs"),
-    now: Annotated[bool, typer.Option("--now", help="Stop at once, without a checkpoint.")] = False,
+    now: Annotated[bool, "Stop at once, without a checkpoint."] = False,
 ) -> CommandAnswer:
     folder = store.named(name, root, SWEEP) or store.find(name, root)
     became = store.stop(folder, now=now)
