@@ -7,13 +7,13 @@ Works on the log of any program, as metrics are known by all their spellings (`c
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from statistics import median
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import by_our_names, canonical
@@ -24,6 +24,9 @@ from launcher.health.advice import LARGEST_LR
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
 from launcher.health.series import FUNCTIONS, Series, UnknownValue
 from launcher.spec.health import HealthRule, HealthRules
+
+if TYPE_CHECKING:
+    from launcher.health.run_facts import OwnRun
 
 PARTS = "timing_s/"
 OF_ACTOR = {"actor/entropy", "actor/grad_norm", "actor/lr", "actor/loss"}
@@ -39,19 +42,6 @@ _UNKNOWN = "\0"
 """Placeholder in a fix for an unknown value; `alert_of` then replaces it, or takes the fix for `any` program."""
 _PLAIN_VALUE = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|first|best)\((\w+)(?:, \d+)*\)")
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
-
-
-class JudgedRun:
-    """What is known of a run besides its metrics; this base class knows nothing, as of the log of another program."""
-
-    series: Mapping[str, Series] = {}
-    """The judge's series, by alias."""
-    names: Collection[str] | None = None
-    """What may stand behind `run.`; None where any setting may."""
-
-    def find(self, path: str) -> Any:
-        """The fact or setting behind `run.`. Raises `UnknownValue` where there is none."""
-        raise UnknownValue
 
 
 @dataclass
@@ -74,23 +64,25 @@ class ActiveRule:
 
 
 class Judge:
-    """What the rules find in a run, each rule once. `program` is the program whose settings the fixes name.
+    """What the rules find in a run, each rule once. `program` is the program whose settings the fixes name, `run` a run
+    of rlrun, whose facts and settings rules may ask for.
 
     Raises `Problems` for rules that cannot be read.
     """
 
-    def __init__(self, rules: HealthRules, program: str = "rlrun", facts: JudgedRun | None = None) -> None:
+    def __init__(self, rules: HealthRules, program: str = "rlrun", run: OwnRun | None = None) -> None:
         self.program = program
         self.names: dict[str, str] = {}
         """The metric in the log that each alias stands for, in the log's own spelling."""
         self.series: dict[str, Series] = {alias: Series() for alias in rules.metrics}
-        self.facts = facts or JudgedRun()
-        self.facts.series = self.series
+        if run:
+            run.series = self.series
+        self._run_names = run.names if run else None  # which may stand behind `run.`; None for any
         self._timings: dict[str, Series] = {}
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
         self._bound_names: dict[str, str] = {}  # canonical name of the metric behind each alias
         self._metric_names = set[str]()  # canonical names of all metrics so far
-        self._namespace = namespace({**CALLS, **self.series}, self.facts.find)
+        self._namespace = namespace({**CALLS, **self.series}, run.find if run else _not_known)
         self._step = 0
         self.active = list(self._read(rules))
 
@@ -174,7 +166,7 @@ class Judge:
             raise Problems(problems)
 
     def _activate(self, name: str, rule: HealthRule) -> ActiveRule:
-        parse = partial(parse_condition, metrics=self.series, functions=CALLS, run=self.facts.names)
+        parse = partial(parse_condition, metrics=self.series, functions=CALLS, run=self._run_names)
         texts = [rule.text, rule.cause, *rule.fix.values()]
         places = {place for text in texts for place in _PLACE.findall(text)} - _FIXED_PLACES
         return ActiveRule(
@@ -274,6 +266,11 @@ class Judge:
             return "no part of the step alone"
         name = max(longer, key=lambda each: longer[each])
         return f"{name} took {self._timings[name].last():,.0f} s"
+
+
+def _not_known(path: str) -> Any:
+    """The value behind `run.` in the log of another program."""
+    raise UnknownValue
 
 
 def slower(metric: Series, factor: float, bound: float = 0.0) -> float:
