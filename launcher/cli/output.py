@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from inspect import Parameter, signature
 from io import StringIO
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -134,7 +134,7 @@ class CommandGroup(typer.Typer):
 def write_json(view: Any) -> None:
     """Print a view: dataclasses, lists, dicts, numbers, texts, paths."""
     unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # the stream's own escapes are not JSON
-    text = json.dumps(writable(_to_plain(view)), indent=2, ensure_ascii=not unicode, allow_nan=False)
+    text = json.dumps(writable(view), indent=2, ensure_ascii=not unicode, allow_nan=False, default=os.fspath)
     typer.echo(json_safe(text))
 
 
@@ -145,16 +145,6 @@ def json_safe(text: str) -> str:
 
 def _escape(character: str) -> str:
     return json.dumps(character)[1:-1] if unicodedata.category(character) in _HIDDEN_CATEGORIES else character
-
-
-def _to_plain(view: Any) -> Any:
-    if is_dataclass(view) and not isinstance(view, type):
-        return _to_plain(asdict(view))
-    if isinstance(view, dict):
-        return {key: _to_plain(value) for key, value in view.items()}
-    if isinstance(view, list | tuple):
-        return [_to_plain(value) for value in view]
-    return str(view) if isinstance(view, Path) else view
 
 
 def write_csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

@@ -48,7 +48,7 @@ def prepare(
         folder = into or Path(dataset.name)
         prepared_data = datasets.made_ready(dataset, watch, folder)
         unread = datasets.unread(dataset, watch)
-    view = {"folder": folder, **asdict(prepared_data), "unread": [asdict(result) for result in unread]}
+    view = {"folder": folder, **asdict(prepared_data), "unread": unread}
     return CommandAnswer(view, lambda: _say_prepared(folder, prepared_data, unread, time.monotonic() - begun))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +23,4 @@ def doctor(
     with progress_line() as tell:
         results = list(check_machine(root, tell))
     ok = not any_failed(results)
-    return CommandAnswer(
-        {"ok": ok, "results": [asdict(one) for one in results]}, lambda: say_checks(results), int(not ok)
-    )
+    return CommandAnswer({"ok": ok, "results": results}, lambda: say_checks(results), int(not ok))

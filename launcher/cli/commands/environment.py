@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -43,5 +42,4 @@ def check(
     if problems := [*context.data_problems, *context.reward_problems] or run.environment.missing_requirements():
         raise Problems(problems)
     results = list(try_environment(run.environment, context.train.rows[:rows], sessions))
-    nodes = [asdict(result) for result in results]
-    return CommandAnswer(nodes, lambda: say_checks(results), exit_code=int(any_failed(results)))
+    return CommandAnswer(results, lambda: say_checks(results), exit_code=int(any_failed(results)))

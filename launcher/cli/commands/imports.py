@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,9 +115,9 @@ def _node(imported: ImportedScript, written: list[Written]) -> dict[str, Any]:
         "recipes": [
             {
                 "path": str(one.path), "launch": one.made.name, "program": one.made.launch.program, "ok": one.ok,
-                "arguments": one.made.arguments, "changes": [asdict(change) for change in one.made.changes],
+                "arguments": one.made.arguments, "changes": one.made.changes,
                 "notes": one.made.notes, "problems": [str(problem) for problem in one.made.problems],
-                "results": [asdict(result) for result in one.results],
+                "results": one.results,
             }
             for one in written
         ],

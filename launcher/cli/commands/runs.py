@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -70,7 +69,7 @@ def show(name: LogOrRunName, root: Root = Path("runs")) -> CommandAnswer:
     if isinstance(run, CommandAnswer):
         return run
     run_attempts = read_attempts(run.folder)
-    node = {**views.run_node(run), "attempts": [asdict(attempt) for attempt in run_attempts]}
+    node = {**views.run_node(run), "attempts": run_attempts}
     return CommandAnswer(node, lambda: _say_run(run, run_attempts))
 
 
