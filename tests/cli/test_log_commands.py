@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -380,11 +379,6 @@ def test_watch_shows_an_error_until_a_step_follows(tmp_path):
     with log.open("a") as file:
         file.write("step:21 - critic/score/mean:0.8\n")
     assert alert() == ""
-
-
-def test_what_is_piped_in_and_cannot_be_read():
-    ran = CliRunner().invoke(app, ["metrics", "-"], input=gzip.compress(b"step:1 - a:1\n"))
-    assert ran.exit_code == 2 and "standard input: is compressed" in ran.output and "use zcat | rlrun" in ran.output
 
 
 def test_watch_counts_no_step_of_prints_before_the_first_line(tmp_path):
