@@ -291,9 +291,6 @@ class OwnRun:
         several = self.run.environment.several_turns
         return "rlrun env check, to test the environment" if several else "rlrun reward bench, to test the reward"
 
-    def lr_by_10(self) -> str:
-        return self._smaller_lr(10)
-
     def lr_by_5(self) -> str:
         return self._smaller_lr(5)
 
@@ -319,9 +316,6 @@ class OwnRun:
     def restraint(self) -> str:
         found = self._restraining_setting
         return f"{found[0]}={setting(self.run, found[0]):g}" if found else ""
-
-    def held_back(self) -> bool:
-        return self._restraining_setting is not None
 
     def alike(self) -> str:
         return "the answers to a prompt" if self.grouped() and not self.constant() else "all answers"
@@ -356,9 +350,6 @@ class OwnRun:
     def bound_to_reference(self) -> str:
         return "algorithm.kl_loss_coef=0.04" if setting(self.run, "algorithm.kl_loss_coef") == 0 else self.lr_by_5()
 
-    def less_random(self) -> str:
-        return "algorithm.entropy_coeff=0" if setting(self.run, "algorithm.entropy_coeff") else self.lr_by_5()
-
 
 def _decline(before: HeldOut, now: HeldOut) -> float:
     """How much worse `now` is, which may be chance."""
@@ -375,6 +366,11 @@ FACTS: Mapping[str, Callable[[OwnRun], float | str]] = {
     "first_validation": lambda facts: facts.validations[0].value,
     "best_validation": lambda facts: best_of(facts.validations).value,
     "best_step": lambda facts: max(best_of(facts.validations).step, 1),
+    "lr_by_10": lambda facts: facts._smaller_lr(10),
+    "held_back": lambda facts: facts._restraining_setting is not None,
+    "less_random": lambda facts: (
+        "algorithm.entropy_coeff=0" if setting(facts.run, "algorithm.entropy_coeff") else facts.lr_by_5()
+    ),
     **{name: method for name, method in vars(OwnRun).items() if not name.startswith("_") and name not in _NOT_FACTS},
 }
 """What may stand behind `run.` beside the run's settings; some are arguments for a rule's `fix`."""

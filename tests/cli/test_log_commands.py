@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from launcher.cli.log_view import LogState, see_new
 from launcher.cli.main import app
 from launcher.cli.output import out
-from launcher.core.events import Loaded, LogProgress, Sample, Step, TrainingGroup, to_line
+from launcher.core.events import Loaded, Sample, Step, TrainingGroup, to_line
 from launcher.core.problems import Problems
 from launcher.logs.sources import GrowingLog
 from launcher.views.findings import judge_of
@@ -242,16 +242,6 @@ def test_a_run_without_answers_says_why(run_root):
     )
 
 
-def test_a_logs_state_has_our_names_and_the_bars_time():
-    state = LogState("a.log")
-    state.see(Step(step=1, metrics={"reward": 0.25, "step_time": 30.0}))
-    state.see(Step(step=2, metrics={"reward": 0.5, "loss": 0.1, "step_time": 30.0}))
-    state.see(LogProgress(step=10, steps=40, elapsed_s=600.0))
-    now = state.at(10_000.0, 5.0, counted=True)
-    assert (now.step, now.steps, now.score, now.score_name) == (10, 40, 0.5, "critic/score/mean")
-    assert now.started_at == 10_000.0 - 605.0 and now.metrics["train/loss"] == 0.1
-
-
 @pytest.fixture
 def narrow(monkeypatch):
     """A terminal of 80 columns."""
@@ -335,11 +325,6 @@ def test_a_pipe_that_a_shell_opened():
         assert rlrun("metrics", f"/dev/fd/{reads}", "--csv")[1] == "step,Loss\n1,0.5\n2,0.4\n"
     finally:
         os.close(reads)
-
-
-def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe.log")
-    assert rlrun("metrics", str(tmp_path / "pipe.log"))[0] == 2
 
 
 @pytest.mark.parametrize("command", ["metrics", "watch"])

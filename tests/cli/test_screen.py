@@ -186,23 +186,3 @@ def test_on_a_terminal_the_picture_is_drawn_seldom_and_the_end_always(monkeypatc
         assert 3 <= times <= 5  # a second of a busy run
         show.write(replace(RUNNING, status="finished"), [Ended(how="finished")], [])
         assert times in (4, 5, 6)
-
-
-class Gone(io.StringIO):
-    """A terminal whose window was closed: after a few writes every one fails."""
-
-    writes = 0
-
-    def write(self, text: str) -> int:
-        self.writes += 1
-        if self.writes > 3:
-            raise OSError(5, "Input/output error")
-        return super().write(text)
-
-
-def test_a_terminal_that_is_closed_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_view, "REDRAW_S", 0.0)
-    with watching(Console(file=Gone(), force_terminal=True, width=80)) as show:
-        for _ in range(5):
-            show.write(RUNNING, [], [])
-        show.write(replace(RUNNING, status="stopped"), [Ended(how="stopped")], [])

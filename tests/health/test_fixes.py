@@ -128,10 +128,3 @@ def test_findings_of_a_run_advise_one_learning_rate() -> None:
                "--learning_rate 1e-06", "critic.optim.lr=1e-5", "optim.lr=3e-05", "harder data"]  # fmt: skip
     assert [alert.fix for alert in alerts] == lowered, "a rate above the run's own is for one that learns nothing"
     assert [alert.text for alert in alerts] == [f"a; use {fix}" for fix in lowered]
-
-
-def test_a_value_that_is_not_one_of_the_metric_is_named_by_its_expression() -> None:
-    judge = Judge(read_profile("verl_grpo_gsm8k"), "verl")
-    steps = [Step(step=step, metrics={"critic/rewards/mean": 0.5 - 0.1 * step}) for step in range(4)]
-    found = {alert.rule: alert for step in steps for alert in judge.see(step)}
-    assert (found["reward-falls"].value, found["reward-falls"].measure) == (3.0, "falls_in_a_row(reward)")

@@ -61,19 +61,6 @@ def test_a_window_is_as_wide_as_the_noise_asks() -> None:
     assert asked("sure", series(WAVE)) == pytest.approx(7 / 3 - 2 * spread / math.sqrt(3))
 
 
-@pytest.mark.parametrize(("values", "rise", "gained"), [
-    ([1.0, 1.0, 1.0, 5.0, 5.0, 5.0], 4 / (math.sqrt(16 / 5 / 2) * (1 + 8 / 6) * math.sqrt(2 / 3)), 0),
-    ([0.0] * 20 + [1.0] * 20, 1 / (math.sqrt(1 / 39 / 2) * 1.2 * math.sqrt(2 / 6)), 1),
-    ([1.0] * 20 + [0.0] * 20, -1 / (math.sqrt(1 / 39 / 2) * 1.2 * math.sqrt(2 / 6)), -1),
-    ([1.0] * 12, 0, 0), ([1.0, 2.0, 9.0, 9.0, 9.0], 0, 0),
-])  # fmt: skip
-def test_rises_in_standard_errors(values: list[float], rise: float, gained: int) -> None:
-    made = series(values)
-    assert made.rise() == pytest.approx(rise, rel=0.25)
-    assert (asked("rose", made), asked("fell", made)) == (made.rise() > 4, made.rise() < -4)
-    assert (made.gained(), made.lost()) == (gained > 0, gained < 0)
-
-
 def test_the_outline_halves_itself() -> None:
     made = series(LONG, first=11)
     assert (made.stride, made.size, len(made.outline)) == (4, 300, 75)

@@ -23,18 +23,15 @@ if TYPE_CHECKING:
     from launcher.tools.merge.merge import MergeResult
 
 app = CommandGroup()
+CATALOGUE = conf_dir() / "model"
 
 Word = Annotated[str, typer.Argument(metavar="NAME-OR-ID-OR-FOLDER", help="qwen3-0.6b, owner/name, or a folder.")]
-
-
-def _catalogue_dir() -> Path:
-    return conf_dir() / "model"
 
 
 @app.command("list")
 def list_models() -> CommandAnswer:
     """List the catalogue and the models on this machine."""
-    models = catalogue.list_models(_catalogue_dir())
+    models = catalogue.list_models(CATALOGUE)
     return CommandAnswer([_model_node(model) for model in models], lambda: _say_models(models))
 
 
@@ -51,7 +48,7 @@ def _say_models(models: list[KnownModel]) -> None:
 @app.command("show")
 def show(word: Word, verify: Annotated[bool, "Hash every file again."] = False) -> CommandAnswer:
     """Show a model's architecture, size and folder."""
-    known = catalogue.find_model(word, _catalogue_dir())
+    known = catalogue.find_model(word, CATALOGUE)
     faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
     view = _model_node(known) | ({"faults": faults} if verify else {})
     return CommandAnswer(view, lambda: _say_model(known, faults), exit_code=int(bool(faults)))
@@ -87,7 +84,7 @@ def download(
 
     Exit code 0 when it is complete, 1 when the network failed, 2 for invalid input.
     """
-    entry = catalogue.resolve_model(word, _catalogue_dir())
+    entry = catalogue.resolve_model(word, CATALOGUE)
     hubs, revision = hubs_of(source or entry.source), revision or entry.revision
     try:
         with show_download() as watch:
@@ -100,7 +97,7 @@ def download(
     except KeyboardInterrupt:
         say_problems(["stopped; run the same command to continue"])
         raise typer.Exit(130) from None
-    known = catalogue.find_model(str(folder), _catalogue_dir())
+    known = catalogue.find_model(str(folder), CATALOGUE)
     return CommandAnswer(_model_node(known), lambda: say(f"{entry.path} is in {folder}"))
 
 
