@@ -46,7 +46,7 @@ class Line:
 
 def line_of(name: str, trace: Trace) -> Line:
     """A line through the means of a trace's buckets, with their extremes where a bucket holds several values."""
-    buckets = trace.shown()
+    buckets = [bucket for bucket in trace.buckets if bucket.count]
     several = any(bucket.count > 1 for bucket in buckets)
     bounds = [(bucket.step, bucket.low, bucket.high) for bucket in buckets] if several else []
     return Line(name, [(bucket.step, bucket.mean) for bucket in buckets], bounds)

@@ -138,20 +138,14 @@ def test_what_is_in_use_is_one_line(usage: list[Usage], line: str) -> None:
 EVIL = "x\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\x00\u202e\udcff"
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        RunState(run=EVIL, algorithm=EVIL, phase=EVIL, status="running"),
-        replace(RUNNING, last=HeldOut(20, f"val-core/{EVIL}/reward/mean@1", 1.0)),
-        replace(RUNNING, alert=EVIL, checkpoint=EVIL, why=EVIL, status="failed"),
-    ],
-    ids=["names", "data source", "texts"],
-)
-def test_no_name_and_no_text_reaches_the_terminal_as_a_command(state: RunState) -> None:
-    text = drawn(state)
-    assert all(c.isprintable() or c == "\n" for c in text)
-    assert "\\x1b[2J" in flat(text)
-    text.encode()
+def test_no_name_and_no_text_reaches_the_terminal_as_a_command() -> None:
+    names = {"run": EVIL, "algorithm": EVIL, "phase": EVIL, "alert": EVIL, "checkpoint": EVIL, "why": EVIL}
+    held_out = HeldOut(20, f"val-core/{EVIL}/reward/mean@1", 1.0)
+    for state in (replace(RUNNING, **names, last=held_out), replace(RUNNING, **names, status="failed")):  # type: ignore[arg-type]
+        text = drawn(state)
+        assert all(c.isprintable() or c == "\n" for c in text)
+        assert flat(text).count("\\x1b[2J") >= 5
+        text.encode()
 
 
 @pytest.mark.parametrize(("values", "line"), [

@@ -76,8 +76,7 @@ def test_a_difference_on_the_same_items(pair: Any) -> None:
     assert test.p_adjusted == pytest.approx(2 / 2**12)
     text = "B - A at step 10: +0.6 (1 and 0.4): the answers of these two runs differ (95 % interval +0."
     assert test.text.startswith(text)
-    assert found.remarks == [NO_EVIDENCE] and [row.name for row in found.settings] == ["algorithm.kl_loss_coef"]
-    assert found.settings[0].values == ("0.0", "0.1")
+    assert found.remarks == [NO_EVIDENCE] and found.settings == [("algorithm.kl_loss_coef", "0.0", "0.1")]
 
 
 def test_several_runs_are_adjusted_together(pair: Any) -> None:

@@ -86,7 +86,7 @@ def _say_comparison(comparison: Comparison, page: Path | None) -> None:
         say(f"✗ {line}")
     if comparison.settings:
         say("")
-        rows: list[list[Cell]] = [[(row.name, "bold"), *row.values] for row in comparison.settings]
+        rows: list[list[Cell]] = [[(name, "bold"), *values] for name, *values in comparison.settings]
         say_table(make_table(["setting", *comparison.sides], rows, whole=["setting"]))
     say("")
     rows = [[(name, "bold"), *cells] for name, *cells in comparison.results]
