@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from launcher.cli.main import app
 from launcher.config.resolve import resolve
 from launcher.core.events import Step
 from launcher.core.problems import Problems
@@ -60,7 +63,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_wrong_condition_is_one_problem(when: str, got: str):
     Path("mine.yaml").write_text(profile(when))
     with pytest.raises(Problems) as caught:
-        read_profile("mine.yaml")
+        Judge(read_profile("mine.yaml"))
     (problem,) = caught.value.lines
     assert problem.startswith("health.rules.mine: cannot be read: ")
     assert got in problem
@@ -71,7 +74,7 @@ def test_wrong_condition_is_one_problem(when: str, got: str):
 def test_wrong_file_is_one_problem(text: str, got: str):
     Path("mine.yaml").write_text(text)
     with pytest.raises(Problems) as caught:
-        read_profile("mine.yaml")
+        Judge(read_profile("mine.yaml"))
     (problem,) = caught.value.lines
     assert got in problem
     assert "mine" in problem
@@ -84,7 +87,7 @@ def test_all_wrong_rules_are_reported_at_once():
         profile("reward > 1") + profile("nan").partition("rules:\n")[2].replace("mine", "other")
     )
     with pytest.raises(Problems) as caught:
-        read_profile("mine.yaml")
+        Judge(read_profile("mine.yaml"))
     assert [line.partition(": ")[0] for line in caught.value.lines] == ["health.rules.mine", "health.rules.other"]
 
 
@@ -100,11 +103,20 @@ def test_profile_that_is_not_there_names_those_that_are(name: str):
 def test_file_that_is_no_text_of_a_profile(content: bytes):
     Path("mine.yaml").write_bytes(content)
     with pytest.raises(Problems) as caught:
-        read_profile("mine.yaml")
+        Judge(read_profile("mine.yaml"))
     assert len(caught.value.lines) == 1
 
 
 # ---- by the commands
+
+
+def test_diagnose_refuses_a_wrong_profile():
+    when, got = CONDITIONS["an import"]
+    Path("mine.yaml").write_text(profile(when))
+    Path("train.log").write_text(LOG)
+    ran = CliRunner().invoke(app, ["diagnose", "train.log", "--profile", "mine.yaml"])
+    assert (ran.exit_code, got in " ".join(ran.output.split())) == (2, True)
+    assert sorted(os.listdir()) == ["mine.yaml", "train.log"]
 
 
 @pytest.mark.parametrize(("word", "got"), [
