@@ -285,7 +285,9 @@ def _shown(rule: HealthRule) -> str:
 
 
 def _expressions(rule: HealthRule) -> Iterator[str]:
-    yield from filter(None, (rule.when, str(rule.hold), _shown(rule), rule.threshold))
+    yield from (rule.when, str(rule.hold), _shown(rule))
+    if rule.threshold:
+        yield rule.threshold
     for text in (rule.text, rule.cause, *rule.fix.values()):
         yield from {*_PLACE.findall(text)} - _FIXED_PLACES
 
