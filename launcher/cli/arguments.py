@@ -11,10 +11,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Hydra overrides: algorithm=grpo model=tiny data=reverse sampler.n=8"),
 ]
-ConfigDir = Annotated[
-    Path | None, typer.Option("--config-dir", help="Folder with your own config groups: <group>/<choice>.yaml.")
-]
-Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
+ConfigDir = Annotated[Path | None, "Folder with your own config groups: <group>/<choice>.yaml."]
+Root = Annotated[Path, "Folder that holds the runs."]
 RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Folder of a run, project/experiment, or experiment."),

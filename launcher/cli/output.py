@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from inspect import Parameter, signature
 from io import StringIO
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from rich.console import Console
@@ -61,9 +61,9 @@ class CommandAnswer:
 
 
 def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., None]:
-    """The function as typer calls it: a dataclass parameter becomes one parameter for each field; a function that
-    returns a `CommandAnswer` gets the option --json; and `Problems` are printed as lines of `✗ where: what was found;
-    what to use`, with exit code 2."""
+    """The function as typer calls it: a parameter with its help becomes an option, and a dataclass parameter one
+    parameter for each field; a function that returns a `CommandAnswer` gets the option --json; and `Problems` are
+    printed as lines of `✗ where: what was found; what to use`, with exit code 2."""
     parameters, option_classes = dict[str, Parameter](), dict[str, Any]()
     for name, parameter in signature(function, eval_str=True).parameters.items():
         if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
@@ -89,8 +89,18 @@ def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., N
             raise typer.Exit(answer.exit_code)
 
     call.__doc__, call.__name__ = function.__doc__, function.__name__
-    call.__signature__ = signature(function).replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    options = [_as_option(parameter) for parameter in parameters.values()]
+    call.__signature__ = signature(function).replace(parameters=options)  # type: ignore[attr-defined]
     return call
+
+
+def _as_option(parameter: Parameter) -> Parameter:
+    """`some_name: Annotated[TYPE, "HELP"]` as typer's option --some-name; any other parameter as it is."""
+    kind, help_text, *_ = (*get_args(parameter.annotation), None, None)
+    if get_origin(parameter.annotation) is not Annotated or not isinstance(help_text, str):
+        return parameter
+    option = typer.Option(f"--{parameter.name.replace('_', '-')}", help=help_text)  # with its name a bool is a flag
+    return parameter.replace(annotation=Annotated.__class_getitem__((kind, option)))
 
 
 def _call_user_code(call: Callable[[], CommandAnswer | None]) -> CommandAnswer | None:
@@ -124,7 +134,7 @@ class CommandGroup(typer.Typer):
 def write_json(view: Any) -> None:
     """Print a view: dataclasses, lists, dicts, numbers, texts, paths."""
     unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # the stream's own escapes are not JSON
-    text = json.dumps(writable(_to_plain(view)), indent=2, ensure_ascii=not unicode, allow_nan=False)
+    text = json.dumps(writable(view), indent=2, ensure_ascii=not unicode, allow_nan=False, default=os.fspath)
     typer.echo(json_safe(text))
 
 
@@ -135,16 +145,6 @@ def json_safe(text: str) -> str:
 
 def _escape(character: str) -> str:
     return json.dumps(character)[1:-1] if unicodedata.category(character) in _HIDDEN_CATEGORIES else character
-
-
-def _to_plain(view: Any) -> Any:
-    if is_dataclass(view) and not isinstance(view, type):
-        return _to_plain(asdict(view))
-    if isinstance(view, dict):
-        return {key: _to_plain(value) for key, value in view.items()}
-    if isinstance(view, list | tuple):
-        return [_to_plain(value) for value in view]
-    return str(view) if isinstance(view, Path) else view
 
 
 def write_csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

@@ -7,13 +7,13 @@ Works on the log of any program, as metrics are known by all their spellings (`c
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from statistics import median
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import by_our_names, canonical
@@ -24,6 +24,9 @@ from launcher.health.advice import LARGEST_LR
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
 from launcher.health.series import FUNCTIONS, Series, UnknownValue
 from launcher.spec.health import HealthRule, HealthRules
+
+if TYPE_CHECKING:
+    from launcher.health.run_facts import OwnRun
 
 PARTS = "timing_s/"
 OF_ACTOR = {"actor/entropy", "actor/grad_norm", "actor/lr", "actor/loss"}
@@ -41,56 +44,38 @@ _PLAIN_VALUE = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
 
-class JudgedRun:
-    """What is known of a run besides its metrics; this base class knows nothing, as of the log of another program."""
-
-    series: Mapping[str, Series] = {}
-    """The judge's series, by alias."""
-    names: Collection[str] | None = None
-    """What may stand behind `run.`; None where any setting may."""
-
-    def find(self, path: str) -> Any:
-        """The fact or setting behind `run.`. Raises `UnknownValue` where there is none."""
-        raise UnknownValue
-
-
 @dataclass
 class ActiveRule:
     """A rule and how long it has held."""
 
     name: str
     rule: HealthRule
-    when: CodeType
-    hold: CodeType | int
-    shown: CodeType
-    threshold: CodeType | None
-    places: dict[str, CodeType]
-    """Code of each `{EXPRESSION}` in the rule's texts."""
-    finite: tuple[str, ...]
-    """Metrics that the rule needs to be finite."""
     held: int = 0
     since: int = 0
     reported: bool = False
 
 
 class Judge:
-    """What the rules find in a run, each rule once. `program` is the program whose settings the fixes name.
+    """What the rules find in a run, each rule once. `program` is the program whose settings the fixes name, `run` a run
+    of rlrun, whose facts and settings rules may ask for.
 
     Raises `Problems` for rules that cannot be read.
     """
 
-    def __init__(self, rules: HealthRules, program: str = "rlrun", facts: JudgedRun | None = None) -> None:
+    def __init__(self, rules: HealthRules, program: str = "rlrun", run: OwnRun | None = None) -> None:
         self.program = program
         self.names: dict[str, str] = {}
         """The metric in the log that each alias stands for, in the log's own spelling."""
         self.series: dict[str, Series] = {alias: Series() for alias in rules.metrics}
-        self.facts = facts or JudgedRun()
-        self.facts.series = self.series
+        if run:
+            run.series = self.series
+        self._run_names = run.names if run else None  # which may stand behind `run.`; None for any
         self._timings: dict[str, Series] = {}
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
         self._bound_names: dict[str, str] = {}  # canonical name of the metric behind each alias
         self._metric_names = set[str]()  # canonical names of all metrics so far
-        self._namespace = namespace({**CALLS, **self.series}, self.facts.find)
+        self._namespace = namespace({**CALLS, **self.series}, run.find if run else _not_known)
+        self._codes: dict[str, CodeType] = {}  # of each expression of the rules, by its text
         self._step = 0
         self.active = list(self._read(rules))
 
@@ -160,28 +145,20 @@ class Judge:
         fix = "use another name"
         problems = [Problem(f"health.metrics.{alias}", "is the name of a function", fix) for alias in rules.metrics
                     if alias in CALLS]  # fmt: skip
+        parse = partial(parse_condition, metrics=self.series, functions=CALLS, run=self._run_names)
         for name, rule in rules.rules.items():
             if rule.metric not in rules.metrics:
                 aliases = ", ".join(rules.metrics) or "a name under health.metrics"
                 problems.append(Problem(f"health.rules.{name}.metric", f"is {rule.metric!r}", f"use one of {aliases}"))
                 continue
             try:
-                yield self._activate(name, rule)
+                self._codes |= {text: parse(text) for text in _expressions(rule) if text not in self._codes}
+                yield ActiveRule(name, rule)
             except ValueError as error:
                 got = f"cannot be read: {error}"
                 problems.append(Problem(f"health.rules.{name}", got, "see docs/health.md"))
         if problems:
             raise Problems(problems)
-
-    def _activate(self, name: str, rule: HealthRule) -> ActiveRule:
-        parse = partial(parse_condition, metrics=self.series, functions=CALLS, run=self.facts.names)
-        texts = [rule.text, rule.cause, *rule.fix.values()]
-        places = {place for text in texts for place in _PLACE.findall(text)} - _FIXED_PLACES
-        return ActiveRule(
-            name, rule, parse(rule.when), parse(rule.hold) if isinstance(rule.hold, str) else rule.hold,
-            parse(rule.value or f"last({rule.metric})"), parse(rule.threshold) if rule.threshold else None,
-            {place: parse(place) for place in places}, tuple(_NONFINITE.findall(rule.when)),
-        )  # fmt: skip
 
     def _fires(self, active: ActiveRule, fresh: set[str]) -> bool:
         if active.reported or active.rule.at_end or not fresh:
@@ -206,20 +183,17 @@ class Judge:
         )
 
     def _held_enough(self, active: ActiveRule) -> bool:
-        hold = active.hold if isinstance(active.hold, int) else self._evaluate_number(active.hold)
+        hold = self._evaluate_number(str(active.rule.hold))
         return hold is not None and active.held >= hold
 
     def _holds(self, active: ActiveRule) -> bool:
-        try:
-            return bool(evaluate(active.when, self._namespace))
-        except UnknownValue:
-            return False
+        return bool(self._evaluate(active.rule.when))
 
     def alert_of(self, active: ActiveRule) -> Alert:
         """The rule's alert for the run as it is now, with its texts filled in."""
         rule = active.rule
-        metric, value = self._evidence(active)
-        threshold = self._evaluate_number(active.threshold)
+        metric, value = self._evidence(rule)
+        threshold = self._evaluate_number(rule.threshold) if rule.threshold else None
         fill = partial(self._fill, active, value=value, threshold=threshold)
         text, fix = fill(rule.text), fill(self.fix_of(rule.fix), unknown=_UNKNOWN)
         if _UNKNOWN in fix:  # a value that is not in the log, such as the learning rate
@@ -231,20 +205,21 @@ class Judge:
             measure="" if metric != rule.metric else _value_expression(rule),
         )  # fmt: skip
 
-    def _evidence(self, active: ActiveRule) -> tuple[str, float | None]:
+    def _evidence(self, rule: HealthRule) -> tuple[str, float | None]:
         """(alias, value) of the metric that shows the finding; a metric that is not finite comes first."""
-        nonfinite = next((alias for alias in active.finite if self.series[alias].nonfinite_value is not None), None)
-        if nonfinite is not None:
-            return nonfinite, self.series[nonfinite].nonfinite_value
-        return active.rule.metric, self._evaluate_number(active.shown)
+        for alias in _NONFINITE.findall(rule.when):
+            if (value := self.series[alias].nonfinite_value) is not None:
+                return alias, value
+        return rule.metric, self._evaluate_number(_shown(rule))
 
-    def _evaluate_number(self, code: CodeType | None) -> float | None:
-        value = self._evaluate(code)
+    def _evaluate_number(self, text: str) -> float | None:
+        value = self._evaluate(text)
         return None if value is None or isinstance(value, str) else float(value)
 
-    def _evaluate(self, code: CodeType | None) -> Any:
+    def _evaluate(self, text: str) -> Any:
+        """The value of an expression of the rules; None where it is unknown."""
         try:
-            return None if code is None else evaluate(code, self._namespace)
+            return evaluate(self._codes[text], self._namespace)
         except UnknownValue:
             return None
 
@@ -256,7 +231,7 @@ class Judge:
             if place == "slowest()":
                 return self.slowest()
             known_values = {"value": value, "threshold": threshold, "since": active.since}
-            result = known_values[place] if place in known_values else self._evaluate(active.places[place])
+            result = known_values[place] if place in known_values else self._evaluate(place)
             if result is None or isinstance(result, str):
                 return result or unknown
             return compact(result).replace(",", "")  # it may be the value of a setting
@@ -274,6 +249,11 @@ class Judge:
             return "no part of the step alone"
         name = max(longer, key=lambda each: longer[each])
         return f"{name} took {self._timings[name].last():,.0f} s"
+
+
+def _not_known(path: str) -> Any:
+    """The value behind `run.` in the log of another program."""
+    raise UnknownValue
 
 
 def slower(metric: Series, factor: float, bound: float = 0.0) -> float:
@@ -297,6 +277,19 @@ def _matching_names(names: tuple[str, ...], measured: Mapping[str, Any]) -> Iter
             yield from (each for each in measured if fnmatchcase(each, name))
         elif name in measured:
             yield name
+
+
+def _shown(rule: HealthRule) -> str:
+    """The expression of the value that is shown."""
+    return rule.value or f"last({rule.metric})"
+
+
+def _expressions(rule: HealthRule) -> Iterator[str]:
+    yield from (rule.when, str(rule.hold), _shown(rule))
+    if rule.threshold:
+        yield rule.threshold
+    for text in (rule.text, rule.cause, *rule.fix.values()):
+        yield from {*_PLACE.findall(text)} - _FIXED_PLACES
 
 
 def _value_expression(rule: HealthRule) -> str:

@@ -14,7 +14,6 @@ from launcher.core.bounded_parse import parse_yaml, read_start
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
-from launcher.health.judge import Judge
 from launcher.spec.health import HealthRules
 
 MEASURED = "measured"
@@ -27,15 +26,13 @@ def profile_names(code_dir: Path | None = None) -> list[str]:
     return sorted({file.stem for folder in folders for file in (folder / FOLDER).glob("*.yaml")})
 
 
-def read_profile(name: str, code_dir: Path | None = None) -> HealthRules:
-    """The rules of the profile of this name, or of the file at this path. Raises `Problems`, also where a condition
-    cannot be parsed."""
-    rules = rules_of(read_profile_file(name, code_dir), str(name))
-    Judge(rules)
-    return rules
+def read_profile(name: str) -> HealthRules:
+    """The rules of the profile of this name, or of the file at this path; a judge parses their conditions. Raises
+    `Problems`."""
+    return rules_of(read_profile_file(name), name)
 
 
-def read_profile_file(name: str, code_dir: Path | None) -> Mapping[str, Any]:
+def read_profile_file(name: str, code_dir: Path | None = None) -> Mapping[str, Any]:
     folders = [*([code_dir] if code_dir else []), conf_dir()]
     files = [folder / FOLDER / f"{name}.yaml" for folder in folders] if "/" not in name else []
     file = next(filter(os.path.isfile, (*files, Path(name))), None)  # also where a name is too long for a path
@@ -52,7 +49,7 @@ def _add_measured_rules(node: Mapping[str, Any]) -> Mapping[str, Any]:
     names = node.get("from_measured", ())
     if not names:
         return node
-    base = read_profile_file(MEASURED, None)
+    base = read_profile_file(MEASURED)
     rules = {name: base["rules"][name] for name in names}
     return {**node, "metrics": base["metrics"] | node["metrics"], "rules": rules | node["rules"]}
 

@@ -16,8 +16,7 @@ from launcher.core.events import Loaded, Step
 from launcher.core.metrics import Z95, HeldOut, better, held_out, mean_of_validations, ties_as_half, wilson
 from launcher.health.advice import LARGEST_LR, setting
 from launcher.health.held_out import best_of
-from launcher.health.judge import JudgedRun
-from launcher.health.series import UnknownValue
+from launcher.health.series import Series, UnknownValue
 from launcher.spec.run import RunSpec
 
 FEW = 3  # steps that say more than one
@@ -35,8 +34,11 @@ _NOT_FACTS = {"load", "see", "find"}  # public methods that rules cannot name
 ACCURACY = "val/rewards/accuracies"
 
 
-class OwnRun(JudgedRun):
-    """Facts of a run. `series` are the judge's, by the names of conf/health/run/rules.yaml."""
+class OwnRun:
+    """Facts of a run."""
+
+    series: Mapping[str, Series] = {}
+    """The judge's, by the names of conf/health/run/rules.yaml."""
 
     def __init__(self, run: RunSpec) -> None:
         self.run = run
@@ -83,9 +85,6 @@ class OwnRun(JudgedRun):
     def over(self) -> bool:
         return 0 < self.planned <= self.steps
 
-    def half_done(self) -> bool:
-        return self.steps >= max(10, self.planned / 2)
-
     def few(self) -> int:
         """Three steps, or all of a run that ended before."""
         return min(FEW, self.steps) if self.over() else FEW
@@ -109,12 +108,6 @@ class OwnRun(JudgedRun):
 
     # ---- what is trained
 
-    def sampled(self) -> bool:
-        return self.run.algorithm.sampled
-
-    def trained_on(self) -> str:
-        return self.run.algorithm.data
-
     def asked(self) -> int:
         """Answers of a step."""
         return self.run.data.train_batch_size * self.run.sampler.n
@@ -136,10 +129,8 @@ class OwnRun(JudgedRun):
     def flat(self) -> bool:
         """Whether the answers of late gave nothing to learn from: all had one score, or, where answers to one prompt
         are compared, those to a prompt had."""
-        largest, smallest, zero_std, steps = (
-            *(self.series[n] for n in ("score_max", "score_min", "zero_std")),
-            self.without_signal(),
-        )
+        largest, smallest, zero_std = (self.series[name] for name in ("score_max", "score_min", "zero_std"))
+        steps = self.without_signal()
         if min(largest.size, smallest.size) >= steps and max(largest.lately(steps)) == min(smallest.lately(steps)):
             return True
         if not self.grouped() or zero_std.size < steps:
@@ -197,15 +188,6 @@ class OwnRun(JudgedRun):
         if self._scored_share is None:
             raise UnknownValue
         return self._scored_share
-
-    def first_validation(self) -> float:
-        return self.validations[0].value
-
-    def best_validation(self) -> float:
-        return best_of(self.validations).value
-
-    def best_step(self) -> int:
-        return max(best_of(self.validations).step, 1)
 
     def worse_than_start(self) -> bool:
         """Whether the latest validation is worse than that before training."""
@@ -309,9 +291,6 @@ class OwnRun(JudgedRun):
         several = self.run.environment.several_turns
         return "rlrun env check, to test the environment" if several else "rlrun reward bench, to test the reward"
 
-    def lr_by_10(self) -> str:
-        return self._smaller_lr(10)
-
     def lr_by_5(self) -> str:
         return self._smaller_lr(5)
 
@@ -337,9 +316,6 @@ class OwnRun(JudgedRun):
     def restraint(self) -> str:
         found = self._restraining_setting
         return f"{found[0]}={setting(self.run, found[0]):g}" if found else ""
-
-    def held_back(self) -> bool:
-        return self._restraining_setting is not None
 
     def alike(self) -> str:
         return "the answers to a prompt" if self.grouped() and not self.constant() else "all answers"
@@ -374,9 +350,6 @@ class OwnRun(JudgedRun):
     def bound_to_reference(self) -> str:
         return "algorithm.kl_loss_coef=0.04" if setting(self.run, "algorithm.kl_loss_coef") == 0 else self.lr_by_5()
 
-    def less_random(self) -> str:
-        return "algorithm.entropy_coeff=0" if setting(self.run, "algorithm.entropy_coeff") else self.lr_by_5()
-
 
 def _decline(before: HeldOut, now: HeldOut) -> float:
     """How much worse `now` is, which may be chance."""
@@ -387,6 +360,17 @@ FACTS: Mapping[str, Callable[[OwnRun], float | str]] = {
     "steps": lambda facts: facts.steps,
     "planned": lambda facts: facts.planned,
     "usual_lr": lambda facts: facts.run.usual_lr,
+    "half_done": lambda facts: facts.steps >= max(10, facts.planned / 2),
+    "sampled": lambda facts: facts.run.algorithm.sampled,
+    "trained_on": lambda facts: facts.run.algorithm.data,
+    "first_validation": lambda facts: facts.validations[0].value,
+    "best_validation": lambda facts: best_of(facts.validations).value,
+    "best_step": lambda facts: max(best_of(facts.validations).step, 1),
+    "lr_by_10": lambda facts: facts._smaller_lr(10),
+    "held_back": lambda facts: facts._restraining_setting is not None,
+    "less_random": lambda facts: (
+        "algorithm.entropy_coeff=0" if setting(facts.run, "algorithm.entropy_coeff") else facts.lr_by_5()
+    ),
     **{name: method for name, method in vars(OwnRun).items() if not name.startswith("_") and name not in _NOT_FACTS},
 }
 """What may stand behind `run.` beside the run's settings; some are arguments for a rule's `fix`."""

@@ -18,7 +18,7 @@ from launcher.core.verdict import RunVerdict
 from launcher.health.advice import smallest_rate, usable, with_one_rate
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
 from launcher.health.held_out import EndFacts, HeldOutResults, judge_end
-from launcher.health.judge import Judge, JudgedRun
+from launcher.health.judge import Judge
 from launcher.health.profiles import profile_names, read_profile_file, read_rules, rules_of
 from launcher.health.run_facts import OwnRun
 from launcher.health.series import UnknownValue
@@ -44,7 +44,7 @@ class RunJudge:
         self._facts = OwnRun(run)
         run_rules, profile = read_run_rules(run)
         self._run_rule_names = run_rules.rules.keys()
-        self._judge = Judge(_rules_for(run, self._facts, run_rules, profile), facts=self._facts)
+        self._judge = Judge(_rules_for(run, self._facts, run_rules, profile), run=self._facts)
         self._usage: dict[int, Usage] = {}
         self._results = HeldOutResults()
         self._lowest_rate = math.inf  # the lowest learning rate advised so far
@@ -130,7 +130,7 @@ def rule_problems(run: RunSpec) -> list[Problem]:
         return []
     try:
         for rules in read_run_rules(run):
-            Judge(rules, facts=OwnRun(run))
+            Judge(rules, run=OwnRun(run))
     except Problems as error:
         return error.problems
     return []
@@ -151,7 +151,7 @@ def read_run_rules(run: RunSpec) -> tuple[HealthRules, HealthRules]:
     return rules_of(run_rules, "health"), rules_of(profile, "health")
 
 
-def _rules_for(run: RunSpec, facts: JudgedRun, run_rules: HealthRules, profile: HealthRules) -> HealthRules:
+def _rules_for(run: RunSpec, facts: OwnRun, run_rules: HealthRules, profile: HealthRules) -> HealthRules:
     """The rules of both that apply to the run. Fixes name only settings that the run has, with other values than it
     has."""
     names, not_applied = namespace(PLAIN, facts.find), set(run_rules.rules)

@@ -147,9 +147,11 @@ class Series:
 
     # ---- values
 
-    def _require_values(self, fewest: int) -> None:
+    def having(self, fewest: int) -> Series:
+        """This series, where it has so many values. Raises `UnknownValue`."""
         if self.size < fewest:
             raise UnknownValue
+        return self
 
     def lately(self, count: int) -> list[float]:
         """The last `count` values, or as many as there are."""
@@ -167,96 +169,45 @@ class Series:
         end = max(bisect_right(self.outline, (step, math.inf)), count)
         return fmean(value for _, value in self.outline[max(end - count, 0) : end])
 
-    def known(self) -> bool:
-        """Whether there is a finite value."""
-        return self.size > 0
-
-    def count(self) -> int:
-        """How many finite values there are."""
-        return self.size
-
-    def nonfinite(self) -> int:
-        """How many of the latest values in a row are NaN or infinite; no other function counts these."""
-        return self.nonfinite_in_a_row
-
-    def nan(self) -> bool:
-        """Whether the latest value is NaN."""
-        return self.nonfinite_value is not None and math.isnan(self.nonfinite_value)
-
     def last(self) -> float:
         """The latest value."""
-        self._require_values(1)
-        return self.latest[-1]
+        return self.having(1).latest[-1]
 
     def mean(self, count: int = 3) -> float:
         """Mean of the latest values."""
-        self._require_values(count)
-        return fmean(self.lately(count))  # exact: ten times 0.005 is 0.005
+        return fmean(self.having(count).lately(count))  # exact: ten times 0.005 is 0.005
 
     def average(self, count: int) -> float:
         """Mean of the latest values, or of fewer where there are no more."""
-        self._require_values(1)
-        return fmean(self.lately(count))
+        return fmean(self.having(1).lately(count))
 
     def mean_of_all(self) -> float:
         """Mean of all values."""
-        self._require_values(1)
-        return self.sum / self.size
-
-    def recent(self) -> float:
-        """Mean of the latest 3 to 50 values, of as many as show a change of 5 % of the span beyond the noise."""
-        self._require_values(3)
-        return self.mean(self.window)
+        return self.having(1).sum / self.size
 
     def first(self, count: int = 3) -> float:
         """Mean of the first values."""
-        self._require_values(count)
-        return fmean(self.begin[:count])
-
-    def usual(self, count: int = 20, skip: int = 1) -> float:
-        """Median of `count` values before the last `skip`; it needs 3 of them."""
-        self._require_values(skip + 3)
-        return median(self.before(skip, count))
+        return fmean(self.having(count).begin[:count])
 
     def halfway(self, count: int = 3) -> float:
         """Median of the `count` values before the middle of the run, in long runs of means of neighbours; it needs 10
         values. What grows in proportion to the steps is at most twice as large."""
-        self._require_values(max(10, 2 * count))
-        middle = self.size // 2 // self.stride
+        middle = self.having(max(10, 2 * count)).size // 2 // self.stride
         return median(value for _, value in self.outline[max(middle - count, 0) : middle])
 
     # ---- extremes
 
-    def lowest(self, count: int = 3) -> float:
-        """The lowest of the latest values."""
-        self._require_values(count)
-        return min(self.lately(count))
-
-    def largest(self, count: int = 3) -> float:
-        """The largest of the latest values."""
-        self._require_values(count)
-        return max(self.lately(count))
-
     def span(self) -> float:
         """From the smallest value to the largest, 0 among them."""
-        self._require_values(1)
-        return max(self.max, 0.0) - min(self.min, 0.0)
+        return max(self.having(1).max, 0.0) - min(self.min, 0.0)
 
     def floor(self) -> float:
         """What the metric is when all is lost: the lowest single value; where that is unknown 0, or, if the metric has
         been below 0, its least value or 2 standard deviations below the best: rewards with it are as far apart."""
-        self._require_values(3)
-        return self._floor()
-
-    def _floor(self) -> float:
-        if self.lowest_part is not None:
-            return min(self.lowest_part, self.min)
+        lowest = self.having(3).lowest_part
+        if lowest is not None:
+            return min(lowest, self.min)
         return min(self.min, self.best_mean - 2 * self.largest_std) if self.min < 0 else 0.0
-
-    def count_above(self, bound: float, count: int = 10) -> int:
-        """How many of the latest `count` values are above the bound."""
-        self._require_values(1)
-        return sum(value > bound for value in self.lately(count))
 
     def record_low(self, count: int = 2) -> bool:
         """Whether each of the last `count` values, at most 8, is below all that came before them, 3 at least."""
@@ -266,14 +217,12 @@ class Series:
 
     def error(self, count: int = 0) -> float:
         """Standard error of the difference of two means of `count` values, of 0 of two like `recent`."""
-        self._require_values(3)
-        return self.spread_of_one * math.sqrt(2 / (count or self.window))
+        return self.having(3).spread_of_one * math.sqrt(2 / (count or self.window))
 
     def scatter(self) -> float:
         """Standard deviation of a value around the line through its neighbours, so that a steady trend is no noise; of
         18 values also around lines through others farther off, as a value may wander. Of few an upper bound."""
-        self._require_values(4)
-        values = self.lately(BENDS)
+        values = self.having(4).lately(BENDS)
         near = _deviation(_second_differences(values, 1)) / math.sqrt(6) * (1 + 4 / self.size)
         return max(near, *(_lagged_scatter(values, apart) for apart in LAGS))
 
@@ -284,8 +233,7 @@ class Series:
         It holds for items that count 0 or 1. Scores of partial credit look like those of more items (0, 0.1 and 1 over
         32 items are shares of 320), and the error too small: of 8 values or more it is at least their `scatter`.
         """
-        self._require_values(1)
-        seen, items, exact = self._items
+        seen, items, exact = self.having(1)._items
         for value in self.lately(min(self.size - seen, RECENT)):
             share = Fraction(value).limit_denominator(MOST_ITEMS)
             fits = 0 <= value <= 1 and abs(share - Fraction(value)) < Fraction(1, 10**9)
@@ -296,12 +244,6 @@ class Series:
         error = math.sqrt(mean * (1 - mean) / items) if exact and 0 < items <= MOST_ITEMS else 0.0
         return max(error, self.scatter()) if error and self.size >= LOWS else error
 
-    def expected_max(self) -> float:
-        """Expected largest of n standard normal values, n being the number of values so far: sqrt(2 ln n), its bound
-        from above and its limit for many."""
-        self._require_values(1)
-        return math.sqrt(2 * math.log(self.size))
-
     # ---- trends
 
     def rise(self) -> float:
@@ -311,18 +253,9 @@ class Series:
         rise, error = self.mean(self.window) - self.first(self.window), self.error(self.window)
         return rise / error if error else math.copysign(math.inf, rise) if rise else 0.0
 
-    def rose(self) -> bool:
-        """Whether `recent` is above the first values by more than 4 standard errors; not of fewer than 6 values."""
-        return self.rise() > SIGNIFICANT
-
-    def fell(self) -> bool:
-        """Whether `recent` is below the first values by more than 4 standard errors; not of fewer than 6 values."""
-        return self.rise() < -SIGNIFICANT
-
     def slope(self, count: int = 10) -> float:
         """Least-squares slope of the last `count` values, per value."""
-        self._require_values(max(count, 2))
-        values = self.lately(count)
+        values = self.having(max(count, 2)).lately(count)
         middle, mean = (len(values) - 1) / 2, fmean(values)
         above = sum((i - middle) * (value - mean) for i, value in enumerate(values))
         return above / sum((i - middle) ** 2 for i in range(len(values)))
@@ -330,37 +263,24 @@ class Series:
     def drop(self, count: int = 2) -> float:
         """How far the mean of the last `count` values, at most 8, is below the best, in standard errors of the noise
         before them, as a collapse is no noise; it needs 10 values more."""
-        self._require_values(count + 10)
-        before = self._recent_noise[max(-count - 1, -len(self._recent_noise))]
+        before = self.having(count + 10)._recent_noise[max(-count - 1, -len(self._recent_noise))]
         return (self.best_mean - self.mean(count)) / (before / math.sqrt(count)) if before else 0.0
 
     def share(self, count: int = 0) -> float:
         """Where the mean of the last `count` values is between `floor` and `best`: 1 is the best. Of 0 values `recent`
         between `floor` and `sure`."""
-        self._require_values(max(count, 3))
-        low, best = self._floor(), self.best_mean if count else self.sure_mean
+        low, best = self.having(max(count, 3)).floor(), self.best_mean if count else self.sure_mean
         return (self.mean(count or self.window) - low) / (best - low) if best > low else 1.0
 
-    def falls_in_a_row(self) -> int:
-        """How many of the last values are each below the one before."""
-        return self._streak(lt)
-
-    def rises_in_a_row(self) -> int:
-        """How many of the last values are each above the one before."""
-        return self._streak(gt)
-
-    def _streak(self, compare: Callable[[float, float], bool]) -> int:
+    def streak(self, compare: Callable[[float, float], bool]) -> int:
         """Number of last values in a row, at most 50, for which `compare(value, the one before)` is true."""
-        self._require_values(2)
-        values = self.lately(50)[::-1]
+        values = self.having(2).lately(50)[::-1]
         pairs = enumerate(pairwise(values))
         return next((count for count, (now, before) in pairs if not compare(now, before)), len(values) - 1)
 
     def gap_growth(self, other: Series) -> float:
         """By how much more the first exceeds the other than at the steps of the other's first two values."""
-        self._require_values(5)
-        other._require_values(2)
-        before = fmean(self.near(step, 5) - value for step, value in other.outline[:2])
+        before = fmean(self.having(5).near(step, 5) - value for step, value in other.having(2).outline[:2])
         return self.mean(5) - other.last() - before
 
     def distance(self, other: Series, third: Series) -> float:
@@ -375,8 +295,7 @@ class Series:
 
     def fifths(self) -> Fifths:
         """Its means of a fifth of the values each. Raises `UnknownValue` of fewer than 6 values."""
-        self._require_values(2 * FIFTHS[0])
-        window = min(max(self.size // 5, FIFTHS[0]), FIFTHS[1])
+        window = min(max(self.having(2 * FIFTHS[0]).size // 5, FIFTHS[0]), FIFTHS[1])
         points, per_mean = [value for _, value in self.outline], max(window // self.stride, 1)
         means = [fmean(points[at : at + per_mean]) for at in range(0, len(points) - per_mean + 1, per_mean)]
         end = self.mean(window)
@@ -398,51 +317,90 @@ class Series:
         """Whether the last fifth of the values is below the first fifth by 4 standard errors."""
         return self._significant_change() < 0
 
-    def lowest_of_first(self, count: int = 3) -> float:
-        """The lowest of the first values, of at most half of them."""
-        self._require_values(2)
-        return min(self.begin[: min(count, self.size // 2)])
 
-    def lowest_of_last(self, count: int = 3) -> float:
-        """The lowest of the last values, of at most half of them."""
-        self._require_values(2)
-        return min(self.lately(min(count, self.size // 2)))
+_METHODS = (
+    Series.last, Series.mean, Series.average, Series.mean_of_all, Series.first, Series.halfway, Series.span,
+    Series.floor, Series.record_low, Series.error, Series.scatter, Series.item_error, Series.slope, Series.drop,
+    Series.share, Series.gap_growth, Series.distance, Series.gained, Series.lost,
+)  # fmt: skip
+_FIFTH = "fifth of the values (3 to 50 of them); it needs 6."
+_FORMULAS: Mapping[str, tuple[Callable[..., float], str]] = {
+    "known": (lambda metric: metric.size > 0, "Whether there is a finite value."),
+    "count": (lambda metric: metric.size, "How many finite values there are."),
+    "nonfinite": (
+        lambda metric: metric.nonfinite_in_a_row,
+        "How many of the latest values in a row are NaN or infinite; no other function counts these.",
+    ),
+    "nan": (lambda metric: math.isnan(metric.nonfinite_value or 0.0), "Whether the latest value is NaN."),
+    "recent": (
+        lambda metric: metric.mean(metric.window),
+        "Mean of the latest 3 to 50 values, of as many as show a change of 5 % of the span beyond the noise.",
+    ),
+    "usual": (
+        lambda metric, count=20, skip=1: median(metric.having(skip + 3).before(skip, count)),
+        "Median of `count` values before the last `skip`; it needs 3 of them.",
+    ),
+    "lowest": (lambda metric, count=3: min(metric.having(count).lately(count)), "The lowest of the latest values."),
+    "largest": (lambda metric, count=3: max(metric.having(count).lately(count)), "The largest of the latest values."),
+    "lowest_of_first": (
+        lambda metric, count=3: min(metric.having(2).begin[: min(count, metric.size // 2)]),
+        "The lowest of the first values, of at most half of them.",
+    ),
+    "lowest_of_last": (
+        lambda metric, count=3: min(metric.having(2).lately(min(count, metric.size // 2))),
+        "The lowest of the last values, of at most half of them.",
+    ),
+    "count_above": (
+        lambda metric, bound, count=10: sum(value > bound for value in metric.having(1).lately(count)),
+        "How many of the latest `count` values are above the bound.",
+    ),
+    "expected_max": (
+        lambda metric: math.sqrt(2 * math.log(metric.having(1).size)),
+        "Expected largest of n standard normal values, n being the number of values so far: sqrt(2 ln n), its bound "
+        "from above and its limit for many.",
+    ),
+    "rose": (
+        lambda metric: metric.rise() > SIGNIFICANT,
+        "Whether `recent` is above the first values by more than 4 standard errors; not of fewer than 6 values.",
+    ),
+    "fell": (
+        lambda metric: metric.rise() < -SIGNIFICANT,
+        "Whether `recent` is below the first values by more than 4 standard errors; not of fewer than 6 values.",
+    ),
+    "falls_in_a_row": (lambda metric: metric.streak(lt), "How many of the last values are each below the one before."),
+    "rises_in_a_row": (lambda metric: metric.streak(gt), "How many of the last values are each above the one before."),
+    "start": (lambda metric: metric.fifths().start, f"Mean of the first {_FIFTH}"),
+    "end": (lambda metric: metric.fifths().end, f"Mean of the last {_FIFTH}"),
+    "top": (lambda metric: metric.fifths().top, f"The highest mean of a {_FIFTH}"),
+    "bottom": (lambda metric: metric.fifths().bottom, f"The lowest mean of a {_FIFTH}"),
+    "end_error": (
+        lambda metric: metric.fifths().end_error,
+        f"Standard error of the difference of two means of a {_FIFTH}",
+    ),
+    "least": (lambda metric: metric.having(1).min, "The smallest of all values."),
+    "most": (lambda metric: metric.having(1).max, "The largest of all values."),
+    "best": (lambda metric: metric.having(1).best_mean, "The highest `recent` so far."),
+    "sure": (
+        lambda metric: metric.having(3).sure_mean,
+        "The highest `recent` less 2 standard errors, which it owes to chance.",
+    ),
+    "peak": (lambda metric: metric.having(2).highest_pair, "The highest mean of two neighbours."),
+    "trough": (lambda metric: metric.having(2).lowest_pair, "The lowest mean of two neighbours."),
+    "noise": (
+        lambda metric: metric.having(3).spread_of_one,
+        "Standard deviation of a value around the trend, by its neighbours.",
+    ),
+}
 
 
-def _attribute(fewest: int, attribute: str, doc: str) -> Callable[[Series], float]:
-    """A function that returns this attribute of a series; raises `UnknownValue` of fewer than `fewest` values."""
-
-    def value(self: Series) -> float:
-        self._require_values(fewest)
-        return float(getattr(self, attribute))
-
-    value.__doc__ = doc
-    return value
+def _documented(function: Callable[..., float], doc: str) -> Callable[..., float]:
+    function.__doc__ = doc
+    return function
 
 
-def _fifths_field(field: str, doc: str) -> Callable[[Series], float]:
-    def value(self: Series) -> float:
-        return float(getattr(self.fifths(), field))
-
-    value.__doc__ = f"{doc} (3 to 50 of them); it needs 6."
-    return value
-
-
-_NOT_IN_RULES = {"add", "add_parts", "lately", "before", "near", "fifths", "rise"}
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
-    **{name: method for name, method in vars(Series).items() if not name.startswith("_") and name not in _NOT_IN_RULES},
-    "start": _fifths_field("start", "Mean of the first fifth of the values"),
-    "end": _fifths_field("end", "Mean of the last fifth of the values"),
-    "top": _fifths_field("top", "The highest mean of a fifth of the values"),
-    "bottom": _fifths_field("bottom", "The lowest mean of a fifth of the values"),
-    "end_error": _fifths_field("end_error", "Standard error of the difference of two means of a fifth of the values"),
-    "least": _attribute(1, "min", "The smallest of all values."),
-    "most": _attribute(1, "max", "The largest of all values."),
-    "best": _attribute(1, "best_mean", "The highest `recent` so far."),
-    "sure": _attribute(3, "sure_mean", "The highest `recent` less 2 standard errors, which it owes to chance."),
-    "peak": _attribute(2, "highest_pair", "The highest mean of two neighbours."),
-    "trough": _attribute(2, "lowest_pair", "The lowest mean of two neighbours."),
-    "noise": _attribute(3, "spread_of_one", "Standard deviation of a value around the trend, by its neighbours."),
+    **{method.__name__: method for method in _METHODS},
+    **{name: _documented(*row) for name, row in _FORMULAS.items()},
 }
 """What a condition may call: the first parameter, and those named `other` and `third`, are metrics."""
 

@@ -155,7 +155,8 @@ class GrowingLog:
         self._begin_file()
 
     def _begin_file(self) -> None:
-        self._offset, self._tail, self._rest = 0, b"", b""  # the last: the unfinished line before the offset
+        self._offset = 0  # of a document the number of its steps that were read
+        self._tail, self._rest = b"", b""  # the latter: the unfinished line before the offset
 
     def new(self) -> Iterator[Event]:
         """The events since the last call; none where there is no such file. A half-written line waits, except for a
@@ -207,9 +208,12 @@ class GrowingLog:
             stat = self.path.stat()
             if (stat.st_mtime_ns, stat.st_size) == self._document_state:
                 return
-            for event in document.read_events(self.path, self.parser.reading.at, after=self._offset):
-                self._offset += isinstance(event, Step)
-                yield event
+            count = 0
+            for event in document.read_events(self.path, self.parser.reading.at):
+                count += isinstance(event, Step)
+                if count > self._offset or not isinstance(event, Step):
+                    self._offset = max(self._offset, count)
+                    yield event
             self._document_state = stat.st_mtime_ns, stat.st_size
         except (OSError, ValueError):  # missing, or being written: the next call reads it
             return

@@ -17,13 +17,11 @@ def is_one(start: bytes) -> bool:
     return b"brain.Event:" in start[:64]
 
 
-def read_events(path: Path, at: float, after: int = 0) -> Iterator[Event]:
-    """The steps in order, without the first `after`, up to a truncated record. Raises `OSError`, and `Problems` where
-    the package is not installed."""
-    for index, (step, group) in enumerate(groupby(_scalars(path), key=lambda scalar: scalar[0])):
-        metrics = {tag: value for _, tag, value in group}
-        if index >= after:
-            yield Step(at=at, step=step, metrics=metrics)
+def read_events(path: Path, at: float) -> Iterator[Event]:
+    """The steps in order, up to a truncated record. Raises `OSError`, and `Problems` where the package is not
+    installed."""
+    for step, group in groupby(_scalars(path), key=lambda scalar: scalar[0]):
+        yield Step(at=at, step=step, metrics={tag: value for _, tag, value in group})
 
 
 def _scalars(path: Path) -> Iterator[tuple[int, str, float]]:

@@ -29,53 +29,29 @@ _MAX_ERROR = 500  # characters of an error that are kept
 
 
 class TracebackReader:
-    """Keeps the first and the last error since the last call of `forget`."""
+    """Keeps the first and the last error in `errors`; empty it where the program went on after them."""
 
     def __init__(self) -> None:
-        self.first = ""
-        self.last = ""
-        self.ending: endings.LogEnding | None = None
-        """An end without a traceback that says more than `last`, read in `ending_line`."""
-        self.ending_line = ""
-        self._column = 0
-        self._source = ""
-        self._lines_left = 0
-        self._previous_line = ""
-
-    @property
-    def open(self) -> bool:
-        """Whether a traceback has begun whose error was not read yet."""
-        return self._lines_left > 0
-
-    def forget(self) -> None:
-        """Drop the errors so far, as the program went on after them."""
-        self.first = self.last = self.ending_line = ""
-        self.ending = None
-
-    def end(self, ending: endings.LogEnding, text: str) -> None:
-        """Note how the program ended: the first end counts; after a Python error only one from outside does."""
-        if self.ending is None and (ending.outside or not self.last):
-            self.ending, self.ending_line = ending, _shorten(text)
+        self.errors = list[str]()
+        self.lines_left = 0
+        """Most lines until the error of the traceback that has begun; 0 outside of one."""
+        self._column, self._source, self._previous_line = 0, "", ""
 
     def take(self, text: str, source: str) -> None:
         """Read a line; `source` is the process that printed it (Ray's prefix)."""
         begins = text.find(MARK)
         if begins >= 0:
             ignored = _IGNORED in self._previous_line
-            self._column, self._source, self._lines_left = begins, source, 0 if ignored else _MAX_LINES
-        elif self.open:
-            self._lines_left -= 1
-            if source == self._source:
-                self._read_line(text[self._column :])
+            self._column, self._source, self.lines_left = begins, source, 0 if ignored else _MAX_LINES
+        elif self.lines_left:
+            self.lines_left -= 1
+            line = text[self._column :]
+            is_within = not line.strip() or line[0] in " \t|+" or _REMOTE_ERROR in line
+            if source == self._source and not is_within:
+                self.lines_left = 0
+                if _ERROR.fullmatch(line.rstrip()):
+                    self.errors = [*self.errors[:1], _shorten(line)]
         self._previous_line = text
-
-    def _read_line(self, text: str) -> None:
-        if not text.strip() or text[0] in " \t|+" or _REMOTE_ERROR in text:
-            return
-        if _ERROR.fullmatch(text.rstrip()):
-            self.last = _shorten(text)
-            self.first = self.first or self.last
-        self._lines_left = 0
 
 
 class LogErrors:
@@ -83,7 +59,8 @@ class LogErrors:
 
     def __init__(self, reading: LineReading) -> None:
         self._reading = reading
-        self._errors = TracebackReader()
+        self._tracebacks = TracebackReader()
+        self._ending: tuple[endings.LogEnding, str] | None = None  # an end without a traceback, and its line
         self._last_step: int | None = None  # last step before the errors
         self._finished = False
 
@@ -92,37 +69,40 @@ class LogErrors:
         long and never mark the end."""
         if "rain" in text or "Final " in text:
             self._finished = self._finished or (not quoted and _FINISHED.search(text[:_MAX_ERROR]) is not None)
-        if self._errors.open or "Traceback" in text or "Exception ignored" in text:
+        if self._tracebacks.lines_left or "Traceback" in text or "Exception ignored" in text:
             self._forget()
-            self._errors.take(text, self._reading.source)
+            self._tracebacks.take(text, self._reading.source)
         elif not quoted and not text.startswith("step:") and (ending := endings.find(text)):
             self._forget()
-            self._errors.end(ending, text)
+            if not self._ending and (ending.outside or not self._tracebacks.errors):  # which it may have caused
+                self._ending = ending, _shorten(text)
 
     def _forget(self) -> None:
         """Drop the errors if a step came after them."""
         if self._last_step != self._reading.last:
-            self._errors.forget()
-            self._last_step = self._reading.last
+            self._last_step, self._tracebacks.errors, self._ending = self._reading.last, [], None
 
     def alert(self) -> Alert | None:
         """The error after the last step, with its cause and what helps."""
-        errors = self._errors
-        if not (errors.last or errors.ending) or self._last_step != self._reading.last:
+        errors = self._tracebacks.errors
+        if not (errors or self._ending) or self._last_step != self._reading.last:
             return None
-        first, last, fix, rule = errors.first, errors.last, "", ENDED
+        cause, fix, rule = "", "", ENDED
         level: Level = "critical"
-        cause = f"the first error after the last step: {first}" if first != last else ""
-        if errors.ending:
-            last, cause, fix, level = errors.ending_line, errors.ending.cause, errors.ending.fix, errors.ending.level
-        elif memory := next(filter(endings.is_gpu_memory, (first, last)), ""):
-            last, rule, fix = memory, endings.OUT_OF_MEMORY, endings.fixes_of(endings.OUT_OF_MEMORY)["any"]
+        if self._ending:
+            ending, shown = self._ending
+            cause, fix, level = ending.cause, ending.fix, ending.level
+        elif shown := next(filter(endings.is_gpu_memory, errors), ""):
+            rule, fix = endings.OUT_OF_MEMORY, endings.fixes_of(endings.OUT_OF_MEMORY)["any"]
             cause = "the batch, or the length of its answers, needs more memory than the GPU has"
-        if last.startswith("KeyboardInterrupt"):
+        else:
+            shown = errors[-1]
+            cause = f"the first error after the last step: {errors[0]}" if errors[0] != shown else ""
+        if shown.startswith("KeyboardInterrupt"):
             level = "info"
         elif level == "critical" and (self._reading.complete or self._finished):
             level = "warn"
-        text = f"an error, and no step after it: {last}"
+        text = f"an error, and no step after it: {shown}"
         step = self._reading.last or 0
         return Alert(at=self._reading.at, step=step, text=text, level=level, rule=rule, cause=cause, fix=fix)
 

@@ -19,19 +19,17 @@ def is_one(start: bytes) -> bool:
     return start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{" and b'"log_history"' in start
 
 
-def read_events(path: Path, at: float, after: int = 0) -> Iterator[Event]:
-    """The steps in order, without the first `after`, and the progress of the training. Raises `OSError`, and
-    `ValueError` for a file that is not a whole JSON object with the list `log_history`."""
+def read_events(path: Path, at: float) -> Iterator[Event]:
+    """The steps in order, and the progress of the training. Raises `OSError`, and `ValueError` for a file that is not a
+    whole JSON object with the list `log_history`."""
     node = parse_json(read_file(path).removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
     if not isinstance(node, dict) or not isinstance(history := node.get("log_history"), list):
         raise ValueError("has no list log_history")
-    step, count = 0, 0
+    step = 0
     for entry in history:
         entry_step = as_step(entry.pop("step", None)) if isinstance(entry, dict) else None
         step = step if entry_step is None else entry_step
         if isinstance(entry, dict) and (metrics := numbers(entry)):
-            count += 1
-            if count > after:
-                yield Step(at=at, step=step, metrics=metrics)
+            yield Step(at=at, step=step, metrics=metrics)
     if steps := as_step(node.get("max_steps")):
         yield LogProgress(at=at, step=step, steps=steps)

@@ -63,14 +63,8 @@ NO_EVIDENCE = (
 NamedRun = tuple[str, RunRecord]
 Sides = Mapping[str, Sequence[RunRecord]]
 """The runs of each setting by a letter, in the order in which they were given."""
-
-
-@dataclass(frozen=True)
-class SettingsRow:
-    """A setting that differs, with its value in each run or side."""
-
-    name: str
-    values: tuple[str, ...]
+TableRow = tuple[str, ...]
+"""The name of a setting or result, and its value in each run or side."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +131,9 @@ class Comparison:
     """What the page and the terminal show."""
 
     sides: Sides
-    settings: list[SettingsRow]
-    results: list[tuple[str, ...]]
-    """A name, and a text for each run."""
+    settings: list[TableRow]
+    """Those that differ."""
+    results: list[TableRow]
     tests: list[ScoreTest]
     notes: list[str]
     """What could not be read."""
@@ -148,7 +142,7 @@ class Comparison:
     def label(self, letter: str) -> str:
         """The settings that make the side what it is, such as `optim.lr=1e-05`; empty where these are many."""
         place = list(self.sides).index(letter)
-        settings = [f"{row.name}={row.values[place]}" for row in self.settings if row.name not in SEEDS]
+        settings = [f"{name}={values[place]}" for name, *values in self.settings if name not in SEEDS]
         return ", ".join(settings) if len(settings) <= MOST_NAMED else ""
 
     @property
@@ -156,8 +150,8 @@ class Comparison:
         """The same for programs."""
         return {
             "runs": {letter: [record.name for record in side] for letter, side in self.sides.items()},
-            "settings": {row.name: dict(zip(self.sides, row.values, strict=True)) for row in self.settings},
-            "results": {name: dict(zip(self.sides, cells, strict=True)) for name, *cells in self.results},
+            "settings": {name: dict(zip(self.sides, values, strict=True)) for name, *values in self.settings},
+            "results": {name: dict(zip(self.sides, values, strict=True)) for name, *values in self.results},
             "tests": [test.node for test in self.tests],
             "notes": self.notes,
             "remarks": self.remarks,
@@ -183,7 +177,7 @@ def compare(sources: Sequence[LogOrRun]) -> Comparison:
         raise Problems(Problem("compare", f"the runs have {len(groups)} settings", "use at most 26"))
     groups_by_letter = dict(zip(string.ascii_uppercase, groups, strict=False))
     sides = {letter: [records[place] for place in group] for letter, group in groups_by_letter.items()}
-    settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in group) for group in groups)) for row in rows]
+    settings = [(name, *(_joined(values[n] for n in group) for group in groups)) for name, *values in rows]
     tests, remarks = judge_scores(sides)
     return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks)
 
@@ -197,11 +191,11 @@ def _find_sources(name: str, root: Path) -> list[LogOrRun]:
     return [run_in(Folder(path.parent)) for path in event_logs]
 
 
-def _group_by_settings(rows: Sequence[SettingsRow], count: int) -> list[list[int]]:
+def _group_by_settings(rows: Sequence[TableRow], count: int) -> list[list[int]]:
     """Indices of the runs of each side: runs whose settings are equal but for the seed."""
     groups = dict[tuple[str, ...], list[int]]()
     for place in range(count):
-        key = tuple(row.values[place] for row in rows if row.name not in SEEDS)
+        key = tuple(values[place] for name, *values in rows if name not in SEEDS)
         groups.setdefault(key, []).append(place)
     return list(groups.values())
 
@@ -210,7 +204,7 @@ def _joined(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(texts))
 
 
-def differing_settings(records: Sequence[RunRecord]) -> tuple[list[SettingsRow], list[str]]:
+def differing_settings(records: Sequence[RunRecord]) -> tuple[list[TableRow], list[str]]:
     """Settings in which any run differs from the first, and what could not be read. The settings of another program's
     log are unknown, so it differs from all other runs."""
     parsed, problems = dict[int, diff.Side](), list[str]()
@@ -225,11 +219,12 @@ def differing_settings(records: Sequence[RunRecord]) -> tuple[list[SettingsRow],
     for other in list(parsed.values())[1:]:
         differing = diff.rows(next(iter(parsed.values())), other)
         order |= {(row.name, row.whole): None for row in differing if row.name not in OWN}
-    rows = []
-    for name, whole in list(order)[:MOST_SETTINGS]:
-        rows.append(SettingsRow(name, tuple(_cell(parsed.get(place), name, whole) for place in range(len(records)))))
+    rows: list[TableRow] = [
+        (name, *(_cell(parsed.get(place), name, whole) for place in range(len(records))))
+        for name, whole in list(order)[:MOST_SETTINGS]
+    ]
     if any(record.of_log for record in records):
-        rows.append(SettingsRow("log", tuple(record.name if record.of_log else ABSENT for record in records)))
+        rows.append(("log", *(record.name if record.of_log else ABSENT for record in records)))
     return rows, problems
 
 
@@ -339,7 +334,7 @@ def common_validations(runs: Sequence[RunRecord]) -> list[HeldOut]:
 # ---- tables and plots
 
 
-def _results(sides: Sides) -> Iterator[tuple[str, ...]]:
+def _results(sides: Sides) -> Iterator[TableRow]:
     columns: Mapping[str, Callable[[RunRecord], str]] = {
         "outcome": lambda record: record.verdict.kind,
         "status": lambda record: status_word(record.state),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -44,33 +45,13 @@ class ReportRow:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class StabilityRow:
-    """One metric over the run, with the most serious level of the health findings on it and their rules."""
-
-    title: str
-    metric: str
-    mean: float
-    last: float
-    low: float
-    high: float
-    level: str
-    rules: str
-
-
-def stability(record: RunRecord) -> list[StabilityRow]:
-    rows = []
-    for names in STABLE:
-        found = record.trace(*names)
-        if found is None or not found[1].count:
-            continue
-        name, trace = found
-        alerts = [alert for alert in record.alerts if alert.metric and canonical(alert.metric) == name]
-        worst = max((LEVELS.index(alert.level) for alert in alerts), default=None)
-        rules = ", ".join(dict.fromkeys(alert.rule for alert in alerts))
-        level = "" if worst is None else LEVELS[worst]
-        rows.append(StabilityRow(label(name), name, trace.mean, trace.last, trace.low, trace.high, level, rules))
-    return rows
+def stability(record: RunRecord) -> Iterator[tuple[str, str, Trace, str, str]]:
+    """Label, name and values of each metric, the most serious level of the health findings on it, and their rules."""
+    for name, trace in filter(None, (record.trace(*names) for names in STABLE)):
+        if trace.count:
+            alerts = [alert for alert in record.alerts if alert.metric and canonical(alert.metric) == name]
+            level = max((alert.level for alert in alerts), key=LEVELS.index, default="")
+            yield label(name), name, trace, level, ", ".join(dict.fromkeys(alert.rule for alert in alerts))
 
 
 # ---- efficiency

@@ -46,7 +46,7 @@ class Line:
 
 def line_of(name: str, trace: Trace) -> Line:
     """A line through the means of a trace's buckets, with their extremes where a bucket holds several values."""
-    buckets = trace.shown()
+    buckets = [bucket for bucket in trace.buckets if bucket.count]
     several = any(bucket.count > 1 for bucket in buckets)
     bounds = [(bucket.step, bucket.low, bucket.high) for bucket in buckets] if several else []
     return Line(name, [(bucket.step, bucket.mean) for bucket in buckets], bounds)
@@ -64,45 +64,37 @@ def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Mark
     lines = [line for line in lines if line.points]
     if not lines:
         return Markup("")
-    area = _PlotArea.around(lines, target)
+    first, last, bottom, top = _ranges(lines, target)
+
+    def x(step: float) -> float:
+        return LEFT + (step - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+
+    def y(value: float) -> float:
+        share = value / (top - bottom) - bottom / (top - bottom)  # a difference may overflow
+        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+
     svg = render(
         "plot.svg.j2", label=label, lines=lines, target=target, smoothed=smoothed, colours=COLOURS, width=WIDTH,
-        height=HEIGHT, left=LEFT, right=WIDTH - RIGHT, x=lambda step: f"{area.x(step):.1f}",
-        y=lambda value, below=0: f"{area.y(value) + below:.1f}",
-        path=lambda points: "M" + "L".join(f"{area.x(x):.1f} {area.y(y):.1f}" for x, y in points),
-        rows=[(value, _tick(value)) for value in ticks(area.bottom, area.top, 4)],
-        columns=[(value, _tick(value)) for value in ticks(area.left, area.right, 5) if value == int(value)],
+        height=HEIGHT, left=LEFT, right=WIDTH - RIGHT, x=lambda step: f"{x(step):.1f}",
+        y=lambda value, below=0: f"{y(value) + below:.1f}",
+        path=lambda points: "M" + "L".join(f"{x(step):.1f} {y(value):.1f}" for step, value in points),
+        rows=[(value, _tick(value)) for value in ticks(bottom, top, 4)],
+        columns=[(value, _tick(value)) for value in ticks(first, last, 5) if value == int(value)],
     )  # fmt: skip
     return Markup(svg.strip())  # safe: only numbers, and the escaped label
 
 
-@dataclass(frozen=True)
-class _PlotArea:
-    """The range of steps and values that a plot shows, and its mapping to pixels."""
-
-    left: float
-    right: float
-    bottom: float
-    top: float
-
-    @classmethod
-    def around(cls, lines: Sequence[Line], target: float | None) -> _PlotArea:
-        xs = [x for line in lines for x, _ in line.points]
-        ys = [y for line in lines for _, y in line.points]
-        ys += [y for line in lines for _, low, high in line.bounds for y in (low, high)]
-        ys += [] if target is None else [target]
-        left, right, bottom, top = min(xs), max(xs), min(ys), max(ys)
-        if left == right:
-            left, right = left - 0.5, right + 0.5
-        space = (top - bottom) * 0.05 or abs(top) * 0.1 or 0.5
-        return cls(left, right, bottom - space, top + space)
-
-    def x(self, step: float) -> float:
-        return LEFT + (step - self.left) / (self.right - self.left) * (WIDTH - LEFT - RIGHT)
-
-    def y(self, value: float) -> float:
-        share = value / (self.top - self.bottom) - self.bottom / (self.top - self.bottom)  # a difference may overflow
-        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+def _ranges(lines: Sequence[Line], target: float | None) -> tuple[float, float, float, float]:
+    """The first and last step, and the lowest and largest value, that a plot shows; neither range is empty."""
+    steps = [step for line in lines for step, _ in line.points]
+    values = [value for line in lines for _, value in line.points]
+    values += [value for line in lines for _, *ends in line.bounds for value in ends]
+    values += [] if target is None else [target]
+    first, last, bottom, top = min(steps), max(steps), min(values), max(values)
+    if first == last:
+        first, last = first - 0.5, last + 0.5
+    space = (top - bottom) * 0.05 or abs(top) * 0.1 or 0.5
+    return first, last, bottom - space, top + space
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:

@@ -81,7 +81,7 @@ def write_report(report: Report, out: Path) -> None:
     record = report.record
     page = render(
         "report.html.j2", r=report, facts=_fact_rows(record), plots=list(_plot_figures(record, report.goal)),
-        stability=stability(record), reward_parts=reward_parts(record), sources=_source_scores(record),
+        stability=list(stability(record)), reward_parts=reward_parts(record), sources=_source_scores(record),
         errors=error_groups(record.samples), mean_score=mean_score, samples=drawn(record.samples),
         lock=_lock_rows(record.lock), settings=_setting_rows(record.settings),
     )  # fmt: skip

@@ -1,10 +1,9 @@
-"""The metrics of a log or run over its steps: first, last and best value, and the curve."""
+"""The metrics of a log or run over its steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from launcher.core.events import Step
@@ -18,36 +17,10 @@ TELLING = 18
 """Most metrics of the overview: what fits on a screen."""
 
 
-@dataclass
-class MetricSeries:
-    """One metric over the steps."""
-
-    name: str
-    trace: Trace = field(default_factory=Trace)
-
-    @property
-    def best(self) -> tuple[float, int] | None:
-        """The best finite value and its step; None where neither direction is better."""
-        direction = better(canonical(self.name))
-        if direction is None or not self.trace.count:
-            return None
-        low, high = self.trace.lowest, self.trace.largest
-        return (high.high, high.high_step) if direction == "up" else (low.low, low.low_step)
-
-
-@dataclass
-class Overview:
-    """The chosen series of a log or run, and the names of all its metrics."""
-
-    series: list[MetricSeries]
-    names: set[str]
-    """All metrics."""
-    last_step: int = 0
-
-
-def overview(steps: Iterable[Step], keys: Sequence[str]) -> Overview:
-    """The series of each metric that `keys` choose; without keys, of the most important ones (`is_telling`)."""
-    series, names, last = dict[str, MetricSeries](), set[str](), 0
+def overview(steps: Iterable[Step], keys: Sequence[str]) -> tuple[dict[str, Trace], set[str], int]:
+    """The values of each metric that `keys` choose, without keys of the most important ones (`is_telling`); the names
+    of all metrics; and the last step."""
+    traces, names, last = dict[str, Trace](), set[str](), 0
     chosen = set[str]()
     for step in steps:
         last = max(last, step.step)
@@ -55,11 +28,20 @@ def overview(steps: Iterable[Step], keys: Sequence[str]) -> Overview:
             names |= new
             chosen |= {name for name in new if (matches(name, keys) if keys else is_telling(name))}
         for name in chosen & step.metrics.keys():
-            if name not in series:
-                series[name] = MetricSeries(name)
-            series[name].trace.add(step.step, step.metrics[name])
-    order = chosen_names(series, keys) if keys else _by_importance(series)[:TELLING]
-    return Overview([series[name] for name in order], names, last)
+            if name not in traces:
+                traces[name] = Trace()
+            traces[name].add(step.step, step.metrics[name])
+    order = chosen_names(traces, keys) if keys else _by_importance(traces)[:TELLING]
+    return {name: traces[name] for name in order}, names, last
+
+
+def best_value(name: str, trace: Trace) -> tuple[float, int] | None:
+    """The best finite value of a metric and its step; None where neither direction is better."""
+    direction = better(canonical(name))
+    if direction is None or not trace.count:
+        return None
+    low, high = trace.lowest, trace.largest
+    return (high.high, high.high_step) if direction == "up" else (low.low, low.low_step)
 
 
 def values_of_step(steps: Iterable[Step], number: int) -> dict[str, float]:

@@ -121,10 +121,6 @@ class Trace:
         """(step, mean) of each bucket; NaN where it has no finite value."""
         return [(bucket.step, bucket.mean) for bucket in self.buckets]
 
-    def shown(self) -> list[Bucket]:
-        """The buckets that have a finite value, for a plot."""
-        return [bucket for bucket in self.buckets if bucket.count]
-
     def ends(self, values: int = 10) -> tuple[float, float]:
         """Means of about `values` first and last values, of at most half of all each; NaN without any."""
         return _mean_of_values(self.buckets, min(values, self.count // 2)), self.late(min(values, self.count // 2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.core.checkpoints import faults, name_of
+from launcher.core.checkpoints import name_of
 from launcher.core.events import Step, events_of
 
 METRIC = "val-core/reverse/reward/mean@1"
@@ -77,19 +76,6 @@ def test_the_list_says_what_each_is_worth(trained: Path, look: Look) -> None:
     ]  # fmt: skip
     assert all({METRIC, "val/loss", "train/loss"} <= node["metrics"].keys() and node["verified"] for node in nodes)
     assert "not looked at" in look("r", "--no-verify").stdout
-
-
-@pytest.mark.slow
-def test_damage_is_shown_and_the_next_best_is_best(trained: Path, look: Look, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(trained / "runs", tmp_path / "runs") / "rlrun" / "r")
-    weights = run / "checkpoints" / name_of(best_of(trained)) / "policy" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\x99")
-    ran = look(str(run))
-    assert [line for line in ran.stdout.splitlines() if "sha256 differs" in line] == [
-        f"damaged  {faults(weights.parents[1])[0]}"
-    ]
-    node = json.loads(look("best", str(run), "--json").stdout)
-    assert node["step"] == min((5, 6), key=losses(trained).__getitem__)
 
 
 @pytest.mark.slow

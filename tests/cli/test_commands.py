@@ -77,13 +77,6 @@ def some(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_a_fault_of_an_own_choice_is_named(look: Look, tmp_path: Path) -> None:
-    (tmp_path / "conf" / "algorithm").mkdir(parents=True)
-    (tmp_path / "conf" / "algorithm" / "mine.yaml").write_text("a: [1\n")
-    output = look("config", "show", "algorithm=mine", "--config-dir", "conf")
-    assert output.exit_code == 2 and "conf/algorithm/mine.yaml:2: cannot be read: " in output.stderr
-
-
 def test_the_version_is_the_packages_and_no_word_at_all_shows_the_usage(look: Look) -> None:
     assert look("--version").stdout == f"rlrun {__version__}\n"
     assert "Usage" in look().output

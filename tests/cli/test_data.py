@@ -56,20 +56,6 @@ def test_prepare_writes_what_the_rows_are(words: list[str], kind: str, columns: 
     assert pq.ParquetFile(Path(made["folder"]) / "train.parquet").schema_arrow.names == columns
 
 
-def test_prepare_names_what_nothing_reads() -> None:
-    Path("rows.jsonl").write_text('{"prompt": "a", "response": "b", "lesson": "never lost"}\n' * 2)
-    again = [rlrun("prepare", "rows.jsonl", "--for", "answers").stdout for _ in range(2)]
-    for printed in again:  # the second time nothing is left to prepare
-        assert "nothing reads lesson (2 of 2 rows" in " ".join(printed.split())
-    assert node("prepare", "rows.jsonl", "--for", "answers")["unread"][0]["level"] == "WARN"
-
-
-def test_prepare_takes_patterns_and_both_splits() -> None:
-    made = node("prepare", "[sp]*.jsonl", "data.val_files=sums.jsonl", "data.on_bad_row=skip", "--for", "answers")
-    assert made["rows"] == {"train": 20, "val": 20}
-    assert made["refused"] == 20  # the pairs
-
-
 def test_bad_rows_are_named_and_end_with_2() -> None:
     Path("sums.jsonl").write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", "respnse": "b"}\n')
     ran = rlrun("prepare", "sums.jsonl", code=2)

@@ -106,11 +106,6 @@ def test_what_the_script_is_given_and_what_only_running_could_tell(folder: Path)
         import_script(folder / "sft_torchrun.sh")
 
 
-def test_torchrun_says_how_many_gpus(folder: Path) -> None:
-    (made,) = of_text(folder, SFT).launches
-    assert made.run and made.run.hardware.n_gpus_per_node == 4 and type(made.run.algorithm).__name__ == "SFT"
-
-
 def test_what_cannot_be_taken_over_is_refused_with_its_line(folder: Path) -> None:
     """And stands in the recipe all the same."""
     wrong = GRPO.replace("rollout.n=5", "rollout.nn=5").replace("$@", "trainer.resume_mode=never template=chat")

@@ -10,8 +10,7 @@ from launcher.config.resolve import resolve
 from launcher.core.overrides import key_of
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.passed_on import as_passed_on
-from launcher.tools.importing.launches import Launch
-from launcher.tools.importing.script import import_script, with_written_config
+from launcher.tools.importing.script import import_script
 from launcher.tools.importing.verl_config import config_of, differing, program_of
 
 A, R, M = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
@@ -132,10 +131,3 @@ def test_a_config_that_the_script_writes_is_read(folder: Path) -> None:
         "mine.yaml: trainer: {save_freq: {date +%d}} is left out; only running the script tells {date +%d}"
     ]
     assert not (folder / "made").exists()
-
-
-@pytest.mark.parametrize("flags", ["--config-path=/w/made --config-name=mine", "-cp a -cn ../made/mine.yaml"])
-def test_flags_that_choose_a_written_config(folder: Path, flags: str) -> None:
-    launch = Launch("run.sh:1", RL, (*flags.split(), "x=1"), folder="/w")
-    found, _ = with_written_config(launch, {"/w/made/mine.yaml": OWN}, [], folder)
-    assert found.words[1:] == ("--config-name=mine", "x=1") and (folder / "mine.yaml").read_text() == OWN

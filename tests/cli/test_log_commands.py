@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 from launcher.cli.log_view import LogState, see_new
 from launcher.cli.main import app
 from launcher.cli.output import out
-from launcher.core.events import Loaded, LogProgress, Sample, Step, TrainingGroup, to_line
+from launcher.core.events import Loaded, Sample, Step, TrainingGroup, to_line
 from launcher.core.problems import Problems
 from launcher.logs.sources import GrowingLog
 from launcher.views.findings import judge_of
@@ -243,16 +242,6 @@ def test_a_run_without_answers_says_why(run_root):
     )
 
 
-def test_a_logs_state_has_our_names_and_the_bars_time():
-    state = LogState("a.log")
-    state.see(Step(step=1, metrics={"reward": 0.25, "step_time": 30.0}))
-    state.see(Step(step=2, metrics={"reward": 0.5, "loss": 0.1, "step_time": 30.0}))
-    state.see(LogProgress(step=10, steps=40, elapsed_s=600.0))
-    now = state.at(10_000.0, 5.0, counted=True)
-    assert (now.step, now.steps, now.score, now.score_name) == (10, 40, 0.5, "critic/score/mean")
-    assert now.started_at == 10_000.0 - 605.0 and now.metrics["train/loss"] == 0.1
-
-
 @pytest.fixture
 def narrow(monkeypatch):
     """A terminal of 80 columns."""
@@ -338,11 +327,6 @@ def test_a_pipe_that_a_shell_opened():
         os.close(reads)
 
 
-def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe.log")
-    assert rlrun("metrics", str(tmp_path / "pipe.log"))[0] == 2
-
-
 @pytest.mark.parametrize("command", ["metrics", "watch"])
 def test_a_folder_of_logs_names_them(tmp_path, command):
     (tmp_path / "a.log").write_text(LINES)
@@ -380,11 +364,6 @@ def test_watch_shows_an_error_until_a_step_follows(tmp_path):
     with log.open("a") as file:
         file.write("step:21 - critic/score/mean:0.8\n")
     assert alert() == ""
-
-
-def test_what_is_piped_in_and_cannot_be_read():
-    ran = CliRunner().invoke(app, ["metrics", "-"], input=gzip.compress(b"step:1 - a:1\n"))
-    assert ran.exit_code == 2 and "standard input: is compressed" in ran.output and "use zcat | rlrun" in ran.output
 
 
 def test_watch_counts_no_step_of_prints_before_the_first_line(tmp_path):

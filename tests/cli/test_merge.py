@@ -48,19 +48,12 @@ def test_words_reach_the_formula(words: list[str], value: float, look: Look) -> 
     assert found.dtype == (torch.bfloat16 if "--dtype" in words else torch.float32) and (found == value).all()
 
 
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        (["x", "z", "--method", "liner", "--out", "x", "--t", "1"],
-         ["✗ --method: no method 'liner'; did you mean linear?",
-          "✗ z: no such folder; use a model's, a checkpoint's or a run's",
-          "✗ --out: x overlaps with {}/x; use another folder"]),
-        (["x", "y", "--method", "linear", "--out", "o", "--weights", "1;2"],
-         ["✗ --weights: got '1;2'; use numbers such as 0.7,0.3"]),
-    ],
-)  # fmt: skip
-def test_problems_are_said_all_at_once(words: list[str], lines: list[str], look: Look) -> None:
-    ran = look(*words)
-    expected = [line.format(Path.cwd()) for line in lines]
-    assert (ran.exit_code, ran.stdout, ran.stderr.splitlines()) == (2, "", expected)
-    assert not Path("o").exists()
+def test_problems_are_said_all_at_once(look: Look) -> None:
+    ran = look("x", "z", "--method", "liner", "--out", "x", "--t", "1")
+    assert (ran.exit_code, ran.stdout, ran.stderr.splitlines()) == (2, "", [
+        "✗ --method: no method 'liner'; did you mean linear?",
+        "✗ z: no such folder; use a model's, a checkpoint's or a run's",
+        f"✗ --out: x overlaps with {Path.cwd()}/x; use another folder",
+    ])  # fmt: skip
+    ran = look("x", "y", "--method", "linear", "--out", "o", "--weights", "1;2")
+    assert ran.stderr == "✗ --weights: got '1;2'; use numbers such as 0.7,0.3\n" and not Path("o").exists()

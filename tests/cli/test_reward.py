@@ -45,19 +45,6 @@ def test_a_bad_reward_ends_with_1_and_says_why(home: Path) -> None:
     assert ran.stdout.splitlines()[-1].endswith("0.5 on average and empty ones 0.5, so nothing can be learnt")
 
 
-def test_json_says_it_all(home: Path) -> None:
-    ran = rlrun(*BENCH, "reward=gsm8k_format", "--json")
-    node = json.loads(ran.stdout)
-    assert (ran.exit_code, node["ok"], node["rows"], node["deterministic"]) == (0, True, 5, True)
-    assert {kind["name"]: kind["mean"] for kind in node["kinds"]}["gold"] == pytest.approx(1.2)
-
-
-def test_a_plan_shows_what_a_reward_is_made_of(home: Path) -> None:
-    ran = rlrun("plan", "algorithm=grpo", "model=tiny", "sampler.n=2", *BENCH[2:], "reward=gsm8k_format")
-    assert ran.exit_code == 0, ran.stderr
-    assert "reward gsm8k_format weights.gsm8k=1.0 weights.format=0.2" in " ".join(ran.stdout.split())
-
-
 def test_rows_that_a_run_would_refuse_are_named(home: Path) -> None:
     (home / "rows.jsonl").write_text(f'{{"question": 5}}\n{json.dumps(GOLD)}\n')
     ran = rlrun(*BENCH, "reward=gsm8k")

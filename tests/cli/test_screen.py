@@ -138,20 +138,14 @@ def test_what_is_in_use_is_one_line(usage: list[Usage], line: str) -> None:
 EVIL = "x\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\x00\u202e\udcff"
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        RunState(run=EVIL, algorithm=EVIL, phase=EVIL, status="running"),
-        replace(RUNNING, last=HeldOut(20, f"val-core/{EVIL}/reward/mean@1", 1.0)),
-        replace(RUNNING, alert=EVIL, checkpoint=EVIL, why=EVIL, status="failed"),
-    ],
-    ids=["names", "data source", "texts"],
-)
-def test_no_name_and_no_text_reaches_the_terminal_as_a_command(state: RunState) -> None:
-    text = drawn(state)
-    assert all(c.isprintable() or c == "\n" for c in text)
-    assert "\\x1b[2J" in flat(text)
-    text.encode()
+def test_no_name_and_no_text_reaches_the_terminal_as_a_command() -> None:
+    names = {"run": EVIL, "algorithm": EVIL, "phase": EVIL, "alert": EVIL, "checkpoint": EVIL, "why": EVIL}
+    held_out = HeldOut(20, f"val-core/{EVIL}/reward/mean@1", 1.0)
+    for state in (replace(RUNNING, **names, last=held_out), replace(RUNNING, **names, status="failed")):  # type: ignore[arg-type]
+        text = drawn(state)
+        assert all(c.isprintable() or c == "\n" for c in text)
+        assert flat(text).count("\\x1b[2J") >= 5
+        text.encode()
 
 
 @pytest.mark.parametrize(("values", "line"), [
@@ -186,23 +180,3 @@ def test_on_a_terminal_the_picture_is_drawn_seldom_and_the_end_always(monkeypatc
         assert 3 <= times <= 5  # a second of a busy run
         show.write(replace(RUNNING, status="finished"), [Ended(how="finished")], [])
         assert times in (4, 5, 6)
-
-
-class Gone(io.StringIO):
-    """A terminal whose window was closed: after a few writes every one fails."""
-
-    writes = 0
-
-    def write(self, text: str) -> int:
-        self.writes += 1
-        if self.writes > 3:
-            raise OSError(5, "Input/output error")
-        return super().write(text)
-
-
-def test_a_terminal_that_is_closed_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_view, "REDRAW_S", 0.0)
-    with watching(Console(file=Gone(), force_terminal=True, width=80)) as show:
-        for _ in range(5):
-            show.write(RUNNING, [], [])
-        show.write(replace(RUNNING, status="stopped"), [Ended(how="stopped")], [])

@@ -42,13 +42,6 @@ def test_a_command_ends_with_a_plain_message_and_a_code(where: str, code: int, s
     assert (ran.returncode, (ran.stdout + ran.stderr).decode()) == (code, shown)
 
 
-def test_characters_that_an_encoding_lacks_are_shown_by_number(folder: Path) -> None:
-    c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for env in ({"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "", **c_locale}):
-        ran = rlrun("-m launcher logs a", "", folder, **env)
-        assert (ran.stdout, ran.stderr) == (LINE.encode("ascii", "backslashreplace") + b"\n", b"")
-
-
 def test_json_is_valid_in_an_encoding_that_lacks_characters(folder: Path) -> None:
     script = "from launcher.cli import output, streams\nstreams.protect()\noutput.write_json({'of': '" + LINE + "'})\n"
     (folder / "say.py").write_text(script, encoding="utf-8")

@@ -16,9 +16,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Ended, Event, Loaded, Phase, Resumed, Started, Step, to_line
-from launcher.core.state import RunState
-from launcher.runs import store
+from launcher.core.events import Ended, Event, Loaded, Phase, Started, Step, to_line
 from launcher.runs.folder import Folder
 
 BEGUN: list[Event] = [
@@ -121,28 +119,3 @@ def test_where_there_is_no_terminal_lines_are_printed(run: Written, tmp_path: Pa
     run.close()
     ran = commands(tmp_path)("watch", "r")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "step:1 - x:1.0\nfinished\n", "")
-
-
-# ---- reading on
-
-
-def test_a_reader_goes_on_where_it_was(run: Written) -> None:
-    reader = store.RunReader(run.folder.events)
-    assert (reader.look().status, reader.look().phase) == ("running", "rollout")
-    run.tell(*(Step(step=step, metrics={}) for step in (1, 2, 3)))
-    assert (reader.look().step, len(reader.look().marks)) == (3, 3)
-    with run.folder.events.open("a") as log:
-        log.write(half := to_line(Step(step=4, metrics={}))[:20])
-    assert reader.look().step == 3
-    with run.folder.events.open("a") as log:
-        log.write(to_line(Step(step=4, metrics={}))[len(half) :] + "\n")
-    assert reader.look().step == 4
-    run.tell(Resumed(step=2, attempt=2), Step(step=3, metrics={}))
-    assert [step for step, _ in reader.look().marks] == [1, 2, 3]
-
-
-def test_a_reader_waits_for_a_log(tmp_path: Path) -> None:
-    reader = store.RunReader(tmp_path / "events.jsonl")
-    assert reader.look() == RunState()
-    (tmp_path / "events.jsonl").write_text(to_line(BEGUN[0]) + "\n")
-    assert reader.look().status == "running"

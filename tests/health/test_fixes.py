@@ -41,8 +41,7 @@ def judge_of(program: str, metrics: Mapping[str, float]) -> Judge:
 
 
 @pytest.mark.parametrize(("program", "metrics", "trained"), [
-    ("verl", VERL_RL, "rl"), ("verl", VERL_SFT, "sft"), ("trl", TRL_SFT, "sft"), ("trl", TRL_DPO, "pairs"),
-    ("trl", TRL_GRPO, "rl"), ("rlrun", {"train/loss": 1.0, "train/lr": 1e-4}, "sft"), ("trl", SLIME, "rl"),
+    ("verl", VERL_SFT, "sft"), ("trl", TRL_SFT, "sft"), ("trl", TRL_DPO, "pairs"), ("trl", SLIME, "rl"),
     ("rlrun", {"actor/dpo_loss": 0.7, "actor/lr": 1e-6}, "pairs"), ("verl", {"actor/grad_norm": 1.0}, "rl"),
     ("any", {"Loss": 0.0, "Entropy": 0.4, "Mismatch KL": 0.001}, "rl"), ("trl", {"eval_loss": 1.0}, "sft"),
 ])  # fmt: skip
@@ -121,15 +120,6 @@ def test_the_tiers_of_a_guide_do_not_raise_a_learning_rate_that_is_smaller() -> 
     assert advised("grpo_continuous", 1e-7) == ["5e-08", "2e-08", "1e-08"]
 
 
-def test_no_learning_rate_beyond_reason_is_advised() -> None:
-    judge = Judge(RULES, "trl")
-    rises = [[0.3, 0.3, 5.0][step % 3 if step > 20 else 0] for step in range(40)]
-    steps = [Step(step=step, metrics=TRL_SFT | {"learning_rate": 10.0, "grad_norm": norm})
-             for step, norm in enumerate(rises)]  # fmt: skip
-    fixes = [alert.fix for step in steps for alert in judge.see(step) if alert.rule == "gradient-unstable"]
-    assert len(fixes) == 1 and fixes[0].startswith("--learning_rate 0.001, from the start or a checkpoint well before")
-
-
 def test_findings_of_a_run_advise_one_learning_rate() -> None:
     fixes = ["optim.lr=2e-06 seed=1, from the start", "actor_rollout_ref.actor.optim.lr=5e-6", "--learning_rate 1e-06",
              "critic.optim.lr=1e-5", "optim.lr=3e-05", "harder data"]  # fmt: skip
@@ -138,10 +128,3 @@ def test_findings_of_a_run_advise_one_learning_rate() -> None:
                "--learning_rate 1e-06", "critic.optim.lr=1e-5", "optim.lr=3e-05", "harder data"]  # fmt: skip
     assert [alert.fix for alert in alerts] == lowered, "a rate above the run's own is for one that learns nothing"
     assert [alert.text for alert in alerts] == [f"a; use {fix}" for fix in lowered]
-
-
-def test_a_value_that_is_not_one_of_the_metric_is_named_by_its_expression() -> None:
-    judge = Judge(read_profile("verl_grpo_gsm8k"), "verl")
-    steps = [Step(step=step, metrics={"critic/rewards/mean": 0.5 - 0.1 * step}) for step in range(4)]
-    found = {alert.rule: alert for step in steps for alert in judge.see(step)}
-    assert (found["reward-falls"].value, found["reward-falls"].measure) == (3.0, "falls_in_a_row(reward)")

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Alert, Ended, Event, Loaded, Saved, Step
+from launcher.core.events import Alert, Event, Loaded, Saved, Step
 from launcher.core.metrics import wilson
 from launcher.core.prompt_scores import held_out_scores
 from launcher.core.state import fold
-from launcher.core.verdict import RunVerdict
 from launcher.health.held_out import EndFacts, HeldOutResults, judge_end
 
 SIGNAL = Alert(step=51, text="89 % of the groups taught nothing; use sampler.n=16", fix="sampler.n=16")
@@ -105,10 +104,3 @@ def test_runs_that_change_by_chance_are_rarely_called_learned() -> None:
             results.see(event)
         kinds.append(judge_end(fold(events), results, EndFacts(training=FLAT)).kind)
     assert kinds.count("not learned") >= 96
-
-
-def test_the_end_of_a_run_holds_its_verdict() -> None:
-    verdict = RunVerdict("not learned", "9 updates are too few", "seed=1")
-    state = fold([Ended(how="finished", verdict=verdict)])
-    assert state.verdict == verdict and verdict.line == "not learned: 9 updates are too few; use seed=1"
-    assert RunVerdict("harmed", "it fell; use seed=1", "seed=1").line == "harmed: it fell; use seed=1"

@@ -35,7 +35,7 @@ def test_a_rule_fires_beyond_its_bound_and_only_there(profile: str, case: dict[s
 
 @pytest.mark.parametrize("profile", profile_names())
 def test_each_rule_has_a_case(profile: str):
-    taken = set(read_profile_file(profile, None).get("from_measured", ()))
+    taken = set(read_profile_file(profile).get("from_measured", ()))
     assert {case["rule"] for case in CASES[profile]} == set(RULES[profile].rules) - taken
 
 

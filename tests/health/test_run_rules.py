@@ -147,21 +147,3 @@ def test_a_fix_of_the_profile_suits_the_run() -> None:
 
     assert fixes(GRPO) == ["a larger trainer.ppo_mini_batch_size"]
     assert fixes(hot) == ["trainer.ppo_epochs=1, or a larger trainer.ppo_mini_batch_size"]
-
-
-@pytest.mark.parametrize(("apart", "correlation", "levels"), [
-    (0.004, 0.999, []), (0.02, 0.97, ["warn"]), (0.065, 0.96, ["critical"]), (0.8, 0.05, ["critical"]),
-])  # fmt: skip
-def test_probabilities_of_sampler_and_trainer(apart: float, correlation: float, levels: list[str]) -> None:
-    one = {"training/rollout_probs_diff_mean": apart, "training/rollout_actor_probs_pearson_corr": correlation}
-    alerts, _ = judged(GRPO, [one] * 12, None)
-    assert [each.level for each in alerts if each.rule.startswith("probabilities-")] == levels
-
-
-@pytest.mark.parametrize(("fix", "arguments"), [
-    ("optim.lr=1e-6 algorithm.kl_loss_coef=0.01, from the start", ("optim.lr=1e-6", "algorithm.kl_loss_coef=0.01")),
-    ("a look at the labels, and model.dtype=bfloat16", ()),
-    ("", ()),
-])  # fmt: skip
-def test_the_arguments_that_a_fix_begins_with(fix: str, arguments: tuple[str, ...]) -> None:
-    assert leading_arguments(fix) == arguments

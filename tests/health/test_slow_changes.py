@@ -67,12 +67,6 @@ def test_a_divergence_that_grows_with_the_steps_is_no_finding(curve: str, rises:
     assert not found({KL: noisy(HEALTHY_KL[curve], 0.1), REWARD: rewards})
 
 
-def test_a_divergence_of_sums_may_grow_late_while_the_reward_rises() -> None:
-    sums = noisy(lambda at: 0.05 + 9 / (1 + math.exp(-40 * (at - 0.6))), 0.05)
-    assert not found({KL: sums, REWARD: line(0.3, 0.7, COUNT)})
-    assert [rule for rule, _ in found({KL: sums, REWARD: around(0.6, 0.02, COUNT)})] == ["kl-grows"]
-
-
 def test_answers_that_grow_are_named_unless_the_reward_rises() -> None:
     flat, rises = around(0.6, 0.02, COUNT), [0.3 + 0.5 * math.sqrt(at) for at in STEPS]
     steadily, late = line(250.0, 1900.0, COUNT), [*line(250.0, 260.0, 60), *line(260.0, 1200.0, COUNT - 60)]

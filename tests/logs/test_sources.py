@@ -51,13 +51,6 @@ def test_a_growing_log_is_read_line_by_line_as_lines_are_whole(tmp_path):
     assert {event.at for event in growing(path).new()} == {5.0}
 
 
-def test_the_last_line_without_an_end_is_read_when_the_log_is_over(tmp_path):
-    path = log_at(tmp_path, line(1) + line(2, end=""))
-    log = growing(path)
-    assert numbers(log.new()) == [1] and numbers(log.finish()) == [2]
-    assert numbers(open_log(path).events()) == [1, 2]
-
-
 def test_a_bar_has_no_end_and_is_read_all_the_same(tmp_path):
     bar = "\rTraining Progress:  20%|██        | {}/10 [00:10<00:40, 5.00s/it]"
     path = log_at(tmp_path, line(1) + bar.format(1))

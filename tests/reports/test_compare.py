@@ -76,8 +76,7 @@ def test_a_difference_on_the_same_items(pair: Any) -> None:
     assert test.p_adjusted == pytest.approx(2 / 2**12)
     text = "B - A at step 10: +0.6 (1 and 0.4): the answers of these two runs differ (95 % interval +0."
     assert test.text.startswith(text)
-    assert found.remarks == [NO_EVIDENCE] and [row.name for row in found.settings] == ["algorithm.kl_loss_coef"]
-    assert found.settings[0].values == ("0.0", "0.1")
+    assert found.remarks == [NO_EVIDENCE] and found.settings == [("algorithm.kl_loss_coef", "0.0", "0.1")]
 
 
 def test_several_runs_are_adjusted_together(pair: Any) -> None:
@@ -94,31 +93,12 @@ def test_several_runs_are_adjusted_together(pair: Any) -> None:
     assert "p is adjusted for 4 comparisons" in found.tests[0].text
 
 
-def test_other_scores_are_tested_by_their_differences(pair: Any) -> None:
-    found = compare(pair("one", [0.25] * 20), pair("two", [0.25 + n / 40 for n in range(20)]))
-    assert found.tests[0].found.method == "paired t test" and found.tests[0].differs
-
-
 def test_few_prompts_in_common_are_not_taken_for_all(pair: Any) -> None:
     """4 of 20 prompts have a score in both: the intervals of all are compared, and that is said."""
     found = compare(pair("one", [0.0] * 4 + [math.nan] * 16), pair("two", [1.0] * 20))
     assert not found.tests[0].found.paired and "not paired: from two intervals" in found.tests[0].text
     why = "only 4 held-out prompts have a gsm8k of their own in both logs"
     assert found.remarks == [f"B - A: the test is not paired, as {why}", NO_EVIDENCE]
-
-
-def test_scores_of_all_prompts_are_paired_where_few_answers_are_logged(make_run: Any, logged: Any) -> None:
-    """20 of 200 answers are logged, and the mean of 4 answers to each of the 200 prompts."""
-    runs = []
-    for name, right in (("one", 0.25), ("two", 0.5)):
-        means = [right] * 30 + [0.75] * 170
-        events = [*logged.begin(rows=200), *logged.answers(8, [0.0] * 20), *logged.scores(8, means),
-                  logged.validated(8, round(sum(means)), 200)]  # fmt: skip
-        runs.append(make_run(events, name))
-    found = compare(*runs)
-    (test,) = found.tests
-    assert (test.found.paired, test.found.items, test.differs) == (True, 200, True)
-    assert test.found.value == pytest.approx(0.25 * 30 / 200)
 
 
 def test_scores_of_an_earlier_common_step_and_of_two_sources(make_run: Any, logged: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Alert, Step
+from launcher.core.events import Step
 from launcher.reports.comparison import compare_runs
 from launcher.reports.measures import ReportRow
 from launcher.reports.report import make_report, write_report
@@ -52,14 +52,6 @@ def test_a_best_validation_is_named_only_where_it_is_better_than_the_last(
     folder = make_run([*logged.begin(), logged.validated(1, first, 10), logged.validated(2, 5, 10)])
     write_report(make_report(read_record(folder)), folder.path / "report.html")
     assert ("best, at step 1" in (folder.path / "report.html").read_text()) is shown
-
-
-def test_an_argument_that_a_finding_names_already_is_not_repeated(make_run: Any, logged: Any) -> None:
-    alerts = [Alert(at=5.0, step=1, text=text, rule=text[:4], fix="optim.lr=1e-6")
-              for text in ("loss grows; use optim.lr=1e-6", "norm grows")]  # fmt: skip
-    folder = make_run([*logged.begin(), *alerts])
-    write_report(make_report(read_record(folder)), folder.path / "report.html")
-    assert (folder.path / "report.html").read_text().count("optim.lr=1e-6") == 2
 
 
 @pytest.mark.parametrize(("logged_scores", "status"), [([0.0] * 4, "not measured"), ([0.0] * 10, "no bound")])

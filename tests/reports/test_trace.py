@@ -25,11 +25,10 @@ def test_nothing_that_matters_is_lost(values: list[float]) -> None:
     assert len(trace.buckets) <= BUCKETS
     assert (trace.count, trace.low, trace.high, trace.last) == (len(values), min(values), max(values), values[-1])
     assert trace.mean == pytest.approx(math.fsum(values) / len(values), abs=1e-6)
-    shown = trace.shown()
-    assert {values[bucket.low_step - 1] for bucket in shown} >= {min(values)}
-    assert max(bucket.high for bucket in shown) == max(values)
-    assert [bucket.first for bucket in shown] == sorted(bucket.first for bucket in shown)
-    assert sum(bucket.count for bucket in shown) == len(values)
+    assert {values[bucket.low_step - 1] for bucket in trace.buckets} >= {min(values)}
+    assert max(bucket.high for bucket in trace.buckets) == max(values)
+    assert [bucket.first for bucket in trace.buckets] == sorted(bucket.first for bucket in trace.buckets)
+    assert sum(bucket.count for bucket in trace.buckets) == len(values)
 
 
 def test_a_single_spike_among_many_steps_is_drawn() -> None:

@@ -55,9 +55,7 @@ def list_checkpoints(
 @app.command("best")
 def best_checkpoint(
     name: RunName,
-    metric: Annotated[
-        str | None, typer.Option("--metric", help="Which metric says what is best; by default the run's own.")
-    ] = None,
+    metric: Annotated[str | None, "Which metric says what is best; by default the run's own."] = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """Print the folder of the best checkpoint."""
@@ -70,12 +68,10 @@ def export_checkpoint(
     name: RunName,
     folder: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The new folder.")],
     to: Annotated[Literal["hf"], typer.Option("--to", help="The layout: Hugging Face's.")] = "hf",
-    step: Annotated[
-        int | None, typer.Option("--step", help="The checkpoint of this step; default: the newest.")
-    ] = None,
-    best: Annotated[bool, typer.Option("--best", help="The best one.")] = False,
+    step: Annotated[int | None, "The checkpoint of this step; default: the newest."] = None,
+    best: Annotated[bool, "The best one."] = False,
     fold: Annotated[bool, typer.Option("--merge", help="Add a LoRA adapter into its base.")] = False,
-    base: Annotated[str | None, typer.Option("--base", help="With --merge: the folder of the base.")] = None,
+    base: Annotated[str | None, "With --merge: the folder of the base."] = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """Write a checkpoint as a plain model folder, which transformers and vLLM load."""

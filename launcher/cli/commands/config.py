@@ -127,7 +127,7 @@ def _say_metrics(matches: Mapping[str, catalogue.Metric], with_spellings: bool) 
 def diff(
     a: RunName,
     b: RunName,
-    source: Annotated[bool, typer.Option("--source", help="Show where each value comes from.")] = False,
+    source: Annotated[bool, "Show where each value comes from."] = False,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """Compare the settings of two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""

@@ -48,7 +48,7 @@ def prepare(
         folder = into or Path(dataset.name)
         prepared_data = datasets.made_ready(dataset, watch, folder)
         unread = datasets.unread(dataset, watch)
-    view = {"folder": folder, **asdict(prepared_data), "unread": [asdict(result) for result in unread]}
+    view = {"folder": folder, **asdict(prepared_data), "unread": unread}
     return CommandAnswer(view, lambda: _say_prepared(folder, prepared_data, unread, time.monotonic() - begun))
 
 
@@ -97,7 +97,7 @@ def show(
     overrides: Overrides = None,
     kind: For = None,
     count: Annotated[int, typer.Option("-n", "--rows", min=1, help="Number of rows.")] = 3,
-    split: Annotated[Split, typer.Option("--split", help="Split: train or val.")] = "train",
+    split: Annotated[Split, "Split: train or val."] = "train",
     config_dir: ConfigDir = None,
 ) -> CommandAnswer:
     """Print the first rows as a run reads them."""

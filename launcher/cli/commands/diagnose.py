@@ -25,7 +25,7 @@ def diagnose(
     profile: Annotated[
         str | None,
         typer.Option(
-            "--profile", metavar="NAME",
+            metavar="NAME",
             help="Judge by these rules, of conf/health or of a file; by default the run's own, or measured.",
         ),
     ] = None,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from launcher.cli.output import CommandAnswer, progress_line, say_checks
 from launcher.core.check_result import any_failed
@@ -14,9 +11,7 @@ from launcher.tools.doctor import check_machine
 
 
 def doctor(
-    root: Annotated[
-        Path, typer.Option("--root", help="Check the disk of this folder, which will hold the runs.")
-    ] = Path("runs"),
+    root: Annotated[Path, "Check the disk of this folder, which will hold the runs."] = Path("runs"),
 ) -> CommandAnswer:
     """Each check prints one line with OK, WARN or FAIL; a line that is not OK says what to do. The exit code is 1 where
     any check fails, otherwise 0.
@@ -28,6 +23,4 @@ def doctor(
     with progress_line() as tell:
         results = list(check_machine(root, tell))
     ok = not any_failed(results)
-    return CommandAnswer(
-        {"ok": ok, "results": [asdict(one) for one in results]}, lambda: say_checks(results), int(not ok)
-    )
+    return CommandAnswer({"ok": ok, "results": results}, lambda: say_checks(results), int(not ok))

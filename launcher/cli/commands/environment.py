@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -25,10 +24,8 @@ DEFAULTS = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}
 def check(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Training rows that are tried.")] = 4,
-    sessions: Annotated[
-        int, typer.Option("--sessions", min=1, help="Sessions that are begun and ended, within 20 s.")
-    ] = 1000,
+    rows: Annotated[int, typer.Option(min=1, help="Training rows that are tried.")] = 4,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions that are begun and ended, within 20 s.")] = 1000,
 ) -> CommandAnswer:
     """Try right, empty and nonsensical answers, faults and leaks: environment=python environment.path=shop.py ...
 
@@ -45,5 +42,4 @@ def check(
     if problems := [*context.data_problems, *context.reward_problems] or run.environment.missing_requirements():
         raise Problems(problems)
     results = list(try_environment(run.environment, context.train.rows[:rows], sessions))
-    nodes = [asdict(result) for result in results]
-    return CommandAnswer(nodes, lambda: say_checks(results), exit_code=int(any_failed(results)))
+    return CommandAnswer(results, lambda: say_checks(results), exit_code=int(any_failed(results)))

@@ -36,16 +36,16 @@ ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Run, model fold
 class AnswerOptions:
     """Which weights answer, what they are asked with, and how they sample."""
 
-    step: Annotated[int | None, typer.Option(help="The run's checkpoint of this step; default: its newest.")] = None
-    best: Annotated[bool, typer.Option("--best", help="The run's best checkpoint.")] = False
-    system: Annotated[str | None, typer.Option(help="Text of a system turn before each prompt.")] = None
+    step: Annotated[int | None, "The run's checkpoint of this step; default: its newest."] = None
+    best: Annotated[bool, "The run's best checkpoint."] = False
+    system: Annotated[str | None, "Text of a system turn before each prompt."] = None
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens of an answer; default: those of the run, else 512.")
     ] = None
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.0
     top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="Sample from this share of probability.")] = 1.0
     top_k: Annotated[int, typer.Option(min=-1, help="Sample from this many likeliest tokens; -1: from all.")] = -1
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal answers.")] = 0
+    seed: Annotated[int, "Equal seeds give equal answers."] = 0
     trust: Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")] = (
         False
     )
@@ -59,10 +59,10 @@ def generate(
     name: ModelName,
     prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT...", help="What it is asked.")] = None,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="Rows with a prompt: jsonl, json, csv, tsv, parquet.")
+        str | None, typer.Option(metavar="FILE", help="Rows with a prompt: jsonl, json, csv, tsv, parquet.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write rows of prompt and response to this jsonl file.")
+        Path | None, typer.Option(metavar="FILE", help="Write rows of prompt and response to this jsonl file.")
     ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Answers to each prompt.")] = 1,
     *,

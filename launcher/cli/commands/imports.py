@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,9 +47,7 @@ def import_(
         list[str] | None,
         typer.Option("--env", metavar="NAME=VALUE", help="A variable of the shell that starts the script; repeatable."),
     ] = None,
-    unconfined: Annotated[
-        bool, typer.Option("--unconfined", help="Where this system has no Landlock: run it with your rights.")
-    ] = False,
+    unconfined: Annotated[bool, "Where this system has no Landlock: run it with your rights."] = False,
 ) -> CommandAnswer:
     """It runs where it can do nothing; what changed is said.
 
@@ -117,9 +115,9 @@ def _node(imported: ImportedScript, written: list[Written]) -> dict[str, Any]:
         "recipes": [
             {
                 "path": str(one.path), "launch": one.made.name, "program": one.made.launch.program, "ok": one.ok,
-                "arguments": one.made.arguments, "changes": [asdict(change) for change in one.made.changes],
+                "arguments": one.made.arguments, "changes": one.made.changes,
                 "notes": one.made.notes, "problems": [str(problem) for problem in one.made.problems],
-                "results": [asdict(result) for result in one.results],
+                "results": one.results,
             }
             for one in written
         ],

@@ -23,8 +23,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.views import series
 from launcher.views.read import LogOrRun, find
-from launcher.views.series import MetricSeries
-from launcher.views.trace import shortened
+from launcher.views.trace import Trace, shortened
 
 SPARKS = 12
 Steps = Callable[[], Iterator[Step]]
@@ -34,10 +33,10 @@ Steps = Callable[[], Iterator[Step]]
 def metrics(
     name: LogOrRunName,
     keys: Annotated[
-        str, typer.Option("--keys", metavar="A,B", help="Only these metrics, by name, other spelling, or pattern.")
+        str, typer.Option(metavar="A,B", help="Only these metrics, by name, other spelling, or pattern.")
     ] = "",
-    last: Annotated[int | None, typer.Option("--last", min=1, help="Only the last N steps, one row each.")] = None,
-    step: Annotated[int | None, typer.Option("--step", min=0, help="Only this step, all its metrics.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last N steps, one row each.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Only this step, all its metrics.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a row of comma-separated values for each step.")] = False,
     as_json: AsJson = False,
     root: Root = Path("runs"),
@@ -84,10 +83,7 @@ def _show_step(values: dict[str, float], number: int, keys: Sequence[str]) -> No
 def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
     names = list(dict.fromkeys(name for each in steps for name in each.metrics))
     series.check_keys(keys, names)
-    if keys:
-        columns = series.chosen_names(names, keys)
-    else:
-        columns = [each.name for each in series.overview(steps, []).series] or names
+    columns = series.chosen_names(names, keys) if keys else [*series.overview(steps, [])[0]] or names
     right_edges = accumulate(max(len(printable(name)), 10) + 2 for name in columns)
     if out.is_terminal and (count := max(sum(end <= out.width - 8 for end in right_edges), 1)) < len(columns):
         if keys:
@@ -102,26 +98,26 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
 
 
 def _show_all(source: LogOrRun, steps: Steps, keys: Sequence[str]) -> None:
-    overview = series.overview(steps(), keys)
-    if not overview.names:
+    shown, names, last_step = series.overview(steps(), keys)
+    if not names:
         raise Problems(source.no_metrics)
-    series.check_keys(keys, overview.names)
-    shown = overview.series
+    series.check_keys(keys, names)
     if not shown:  # no metric of the log is known to be important
-        shown = series.overview(steps(), sorted(overview.names)[: series.TELLING]).series
-    count = f"{len(overview.names)} metrics" + (f", {len(shown)} shown" if len(overview.names) > len(shown) else "")
-    say(f"{source.title}  ·  {source.kind}  ·  to step {overview.last_step}  ·  {count}", "dim")
+        shown, *_ = series.overview(steps(), sorted(names)[: series.TELLING])
+    count = f"{len(names)} metrics" + (f", {len(shown)} shown" if len(names) > len(shown) else "")
+    say(f"{source.title}  ·  {source.kind}  ·  to step {last_step}  ·  {count}", "dim")
     numbers = ("first", "last", "best", "at")
-    say_table(make_table(["metric", *numbers, ""], map(_series_row, shown), right=numbers, whole=[*numbers, ""]))
+    rows = [_metric_row(name, trace) for name, trace in shown.items()]
+    say_table(make_table(["metric", *numbers, ""], rows, right=numbers, whole=[*numbers, ""]))
 
 
-def _series_row(metric_series: MetricSeries) -> list[Cell]:
-    trace, best, name = metric_series.trace, metric_series.best, Text(printable(metric_series.name))
+def _metric_row(name: str, trace: Trace) -> list[Cell]:
+    best, title = series.best_value(name, trace), Text(printable(name))
     if trace.not_finite:
-        name.append(f"\n{trace.not_finite} not finite", "bold red")
+        title.append(f"\n{trace.not_finite} not finite", "bold red")
     curve = sparkline(shortened([value for _, value in trace.curve], SPARKS))
     numbers: list[Cell] = [compact(trace.first), (compact(trace.latest), "bold"), compact(best[0]) if best else ""]
-    return [name, *numbers, (str(best[1]) if best else "", "dim"), (curve, "cyan")]
+    return [title, *numbers, (str(best[1]) if best else "", "dim"), (curve, "cyan")]
 
 
 def _print_csv(steps: Steps, keys: Sequence[str]) -> None:

@@ -23,18 +23,15 @@ if TYPE_CHECKING:
     from launcher.tools.merge.merge import MergeResult
 
 app = CommandGroup()
+CATALOGUE = conf_dir() / "model"
 
 Word = Annotated[str, typer.Argument(metavar="NAME-OR-ID-OR-FOLDER", help="qwen3-0.6b, owner/name, or a folder.")]
-
-
-def _catalogue_dir() -> Path:
-    return conf_dir() / "model"
 
 
 @app.command("list")
 def list_models() -> CommandAnswer:
     """List the catalogue and the models on this machine."""
-    models = catalogue.list_models(_catalogue_dir())
+    models = catalogue.list_models(CATALOGUE)
     return CommandAnswer([_model_node(model) for model in models], lambda: _say_models(models))
 
 
@@ -49,11 +46,9 @@ def _say_models(models: list[KnownModel]) -> None:
 
 
 @app.command("show")
-def show(
-    word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash every file again.")] = False
-) -> CommandAnswer:
+def show(word: Word, verify: Annotated[bool, "Hash every file again."] = False) -> CommandAnswer:
     """Show a model's architecture, size and folder."""
-    known = catalogue.find_model(word, _catalogue_dir())
+    known = catalogue.find_model(word, CATALOGUE)
     faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
     view = _model_node(known) | ({"faults": faults} if verify else {})
     return CommandAnswer(view, lambda: _say_model(known, faults), exit_code=int(bool(faults)))
@@ -81,15 +76,15 @@ def download(
     source: Annotated[
         Literal["auto", "huggingface", "modelscope"] | None, typer.Option("--source", help="Hub to download from.")
     ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit.")] = None,
-    to: Annotated[Path | None, typer.Option("--to", metavar="FOLDER", help="Download to this folder.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=32, help="Number of parallel downloads.")] = 4,
+    revision: Annotated[str | None, "Branch, tag or commit."] = None,
+    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Download to this folder.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=32, help="Number of parallel downloads.")] = 4,
 ) -> CommandAnswer:
     """Download a model: safetensors, tokenizer and configuration, each file verified. A second call resumes.
 
     Exit code 0 when it is complete, 1 when the network failed, 2 for invalid input.
     """
-    entry = catalogue.resolve_model(word, _catalogue_dir())
+    entry = catalogue.resolve_model(word, CATALOGUE)
     hubs, revision = hubs_of(source or entry.source), revision or entry.revision
     try:
         with show_download() as watch:
@@ -102,7 +97,7 @@ def download(
     except KeyboardInterrupt:
         say_problems(["stopped; run the same command to continue"])
         raise typer.Exit(130) from None
-    known = catalogue.find_model(str(folder), _catalogue_dir())
+    known = catalogue.find_model(str(folder), CATALOGUE)
     return CommandAnswer(_model_node(known), lambda: say(f"{entry.path} is in {folder}"))
 
 
@@ -125,23 +120,14 @@ def _model_node(known: KnownModel) -> dict[str, Any]:
 @app.command("merge")
 def merge(
     models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Folders of models, checkpoints or runs.")],
-    method: Annotated[str, typer.Option("--method", help="linear, slerp, ties, or lora (adapter into base).")],
+    method: Annotated[str, "linear, slerp, ties, or lora (adapter into base)."],
     to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The new model's folder.")],
-    base: Annotated[
-        str | None,
-        typer.Option("--base", help="ties: the model that they were fine-tuned from; lora: the adapter's base."),
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option("--weights", help="linear: one for each model, such as 0.7,0.3; divided by their sum.")
-    ] = None,
-    t: Annotated[
-        float | None, typer.Option("--t", help="slerp: position between the first (0) and the second (1); default 0.5.")
-    ] = None,
-    density: Annotated[
-        float | None, typer.Option("--density", help="ties: share of the changes that is kept; default 0.2.")
-    ] = None,
-    scale: Annotated[float | None, typer.Option("--scale", help="ties: factor of the changes; default 1.")] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
+    base: Annotated[str | None, "ties: the model that they were fine-tuned from; lora: the adapter's base."] = None,
+    weights: Annotated[str | None, "linear: one for each model, such as 0.7,0.3; divided by their sum."] = None,
+    t: Annotated[float | None, "slerp: position between the first (0) and the second (1); default 0.5."] = None,
+    density: Annotated[float | None, "ties: share of the changes that is kept; default 0.2."] = None,
+    scale: Annotated[float | None, "ties: factor of the changes; default 1."] = None,
+    dtype: Annotated[str, "Number format: same, float32, bfloat16, float16."] = "same",
 ) -> CommandAnswer:
     """Merge models into a new one. The inputs are checked before, and the sizes of what was written after."""
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second

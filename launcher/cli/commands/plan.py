@@ -25,13 +25,8 @@ from launcher.spec.engine import Process
 Multirun = Annotated[
     bool, typer.Option("-m", "--multirun", help="Sweep: one run for each combination of values, such as seed=0,1.")
 ]
-
-
-Source = Annotated[bool, typer.Option("--source", help="Show where each value that is not a default came from.")]
-Recipe = Annotated[
-    str | None,
-    typer.Option("--recipe", help="Start from the arguments of a recipe: its name, a script, or a YAML file."),
-]
+Source = Annotated[bool, "Show where each value that is not a default came from."]
+Recipe = Annotated[str | None, "Start from the arguments of a recipe: its name, a script, or a YAML file."]
 
 
 def plan(

@@ -18,15 +18,13 @@ from launcher.views.record import record_of
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="Page to write; default: in the run's folder, or beside the log."),
+    typer.Option(metavar="FILE", help="Page to write; default: in the run's folder, or beside the log."),
 ]
 
 
 def report(
     name: LogOrRunName,
-    goal: Annotated[
-        float | None, typer.Option("--goal", help="What the last held-out score should reach, such as 0.55.")
-    ] = None,
+    goal: Annotated[float | None, "What the last held-out score should reach, such as 0.55."] = None,
     out: Out = None,
     _page: Annotated[bool, typer.Option("--page", hidden=True)] = False,  # typed for what is written anyway
     root: Root = Path("runs"),
@@ -69,7 +67,7 @@ def compare(
             help="Runs, logs, or a sweep: by what differs but for the seed.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write a page.")] = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     if out:
@@ -88,7 +86,7 @@ def _say_comparison(comparison: Comparison, page: Path | None) -> None:
         say(f"✗ {line}")
     if comparison.settings:
         say("")
-        rows: list[list[Cell]] = [[(row.name, "bold"), *row.values] for row in comparison.settings]
+        rows: list[list[Cell]] = [[(name, "bold"), *values] for name, *values in comparison.settings]
         say_table(make_table(["setting", *comparison.sides], rows, whole=["setting"]))
     say("")
     rows = [[(name, "bold"), *cells] for name, *cells in comparison.results]

@@ -24,7 +24,7 @@ app = CommandGroup()
 def bench(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Training rows that are scored.")] = 32,
+    rows: Annotated[int, typer.Option(min=1, help="Training rows that are scored.")] = 32,
 ) -> CommandAnswer:
     """Score gold, empty, wrong, overlong, format-only and prompt-injection answers: reward=gsm8k data=files ...
 

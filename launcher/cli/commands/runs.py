@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -32,8 +31,8 @@ LEAST, GAP = 60, 2  # characters: least width the table is made for, and space b
 def list_runs(
     text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Only runs with this in their name or algorithm.")] = "",
     root: Root = Path("runs"),
-    status: Annotated[str, typer.Option("--status", help="Only runs of this status: running, failed, ...")] = "",
-    sort: Annotated[views.Order, typer.Option("--sort", help="What decides the order.")] = "started",
+    status: Annotated[str, "Only runs of this status: running, failed, ..."] = "",
+    sort: Annotated[views.Order, "What decides the order."] = "started",
 ) -> CommandAnswer:
     matching = views.picked(list(store.every(root)), text, status, sort)
     return CommandAnswer([views.run_node(run) for run in matching], lambda: _say_runs(matching, root))
@@ -70,7 +69,7 @@ def show(name: LogOrRunName, root: Root = Path("runs")) -> CommandAnswer:
     if isinstance(run, CommandAnswer):
         return run
     run_attempts = read_attempts(run.folder)
-    node = {**views.run_node(run), "attempts": [asdict(attempt) for attempt in run_attempts]}
+    node = {**views.run_node(run), "attempts": run_attempts}
     return CommandAnswer(node, lambda: _say_run(run, run_attempts))
 
 
@@ -155,7 +154,7 @@ def logs(
 def stop(
     name: RunName,
     root: Root = Path("runs"),
-    now: Annotated[bool, typer.Option("--now", help="Stop at once, without a checkpoint.")] = False,
+    now: Annotated[bool, "Stop at once, without a checkpoint."] = False,
 ) -> CommandAnswer:
     folder = store.named(name, root, SWEEP) or store.find(name, root)
     became = store.stop(folder, now=now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -36,25 +35,17 @@ SHORT = 2_000  # characters of an answer that are shown; --json has all
 
 def samples(
     name: LogOrRunName,
-    step: Annotated[int | None, typer.Option("--step", min=0, help="Only answers of this step.")] = None,
-    search: Annotated[
-        str, typer.Option("--search", help="Only answers with this text, or with it in the prompt.")
-    ] = "",
-    min_score: Annotated[float, typer.Option("--min-score", help="Only scores from here on.")] = -math.inf,
-    max_score: Annotated[float, typer.Option("--max-score", help="Only scores up to here.")] = math.inf,
-    group: Annotated[
-        int | None, typer.Option("--group", min=1, help="Only this group of a training step: 1, 2, ...")
-    ] = None,
-    training: Annotated[
-        bool, typer.Option("--training", help="Answers of training steps, also where prompts are held out.")
-    ] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Most prompts to show.")] = 10,
+    step: Annotated[int | None, typer.Option(min=0, help="Only answers of this step.")] = None,
+    search: Annotated[str, "Only answers with this text, or with it in the prompt."] = "",
+    min_score: Annotated[float, "Only scores from here on."] = -math.inf,
+    max_score: Annotated[float, "Only scores up to here."] = math.inf,
+    group: Annotated[int | None, typer.Option(min=1, help="Only this group of a training step: 1, 2, ...")] = None,
+    training: Annotated[bool, "Answers of training steps, also where prompts are held out."] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most prompts to show.")] = 10,
     compare: Annotated[
-        tuple[int, int] | None, typer.Option("--compare", metavar="A B", help="What changed from step A to step B.")
+        tuple[int, int] | None, typer.Option(metavar="A B", help="What changed from step A to step B.")
     ] = None,
-    evaluations: Annotated[
-        bool, typer.Option("--evaluations", help="What each validation of an e-mail agent came to, a line each.")
-    ] = False,
+    evaluations: Annotated[bool, "What each validation of an e-mail agent came to, a line each."] = False,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """Answers to the same prompt stand side by side, those of a training step with their advantages. A score of no
@@ -66,7 +57,7 @@ def samples(
     source = find(name, root)
     if evaluations:
         trend = evaluations_of(source)
-        return CommandAnswer([asdict(found) for found in trend], lambda: say("\n".join(map(trend_line, trend))))
+        return CommandAnswer(trend, lambda: say("\n".join(map(trend_line, trend))))
     if compare is not None:
         pairs = compare_samples(source.events, compare, criteria)
         return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))

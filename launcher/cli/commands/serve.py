@@ -17,24 +17,22 @@ NEEDS = ("fastapi", "sqlalchemy", "uvicorn", "websockets")
 
 
 def serve(
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen at; any but this machine's own wants a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Of API and page; 0: a free one.")] = 8000,
+    host: Annotated[str, "Address to listen at; any but this machine's own wants a token."] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of API and page; 0: a free one.")] = 8000,
     page_port: Annotated[
-        int | None, typer.Option("--page-port", min=0, max=65535, help="A second port with the same, such as 5173.")
+        int | None, typer.Option(min=0, max=65535, help="A second port with the same, such as 5173.")
     ] = None,
     root: Root = Path("runs"),
     also: Annotated[
         list[Path] | None,
-        typer.Option("--also", metavar="PATH", help="Run folders, or logs of verl, TRL and others, shown beside them."),
+        typer.Option(metavar="PATH", help="Run folders, or logs of verl, TRL and others, shown beside them."),
     ] = None,
     database: Annotated[
         str,
         typer.Option("--db", metavar="ADDRESS", help="Such as postgresql+psycopg://USER@HOST/NAME; default: SQLite."),
     ] = "",
-    reindex: Annotated[bool, typer.Option("--reindex", help="Make the database again from the folders.")] = False,
-    token: Annotated[bool, typer.Option("--token", help="Want a token on this machine's own address, too.")] = False,
+    reindex: Annotated[bool, "Make the database again from the folders."] = False,
+    token: Annotated[bool, "Want a token on this machine's own address, too."] = False,
 ) -> None:
     """Run folders stay the truth, and runs go on when the server ends. The page is at the address that is printed.
 

@@ -33,7 +33,7 @@ from launcher.runs.stop_requests import handle_signals
 
 Parallel = Annotated[
     int | None,
-    typer.Option("--parallel", metavar="N", min=0, help="Points of a sweep at a time; 0: as many as there is room."),
+    typer.Option(metavar="N", min=0, help="Points of a sweep at a time; 0: as many as there is room."),
 ]
 
 

@@ -22,22 +22,13 @@ from launcher.runs.folder import Folder, holder
 from launcher.spec.trackers import TRACKERS, unknown_trackers
 from launcher.trackers.sending import Sender, Sent
 
-To = Annotated[
-    str | None,
-    typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}."),
-]
+To = Annotated[str | None, typer.Option(metavar="TRACKER", help=f"{', '.join(TRACKERS)}.")]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Send what comes, too, until the run ends or Ctrl-C.")]
 Job = Annotated[
-    str | None,
-    typer.Option("--job", metavar="UUID", help="Job of rlrun serve that gets the log of another program; JOB_UUID."),
+    str | None, typer.Option(metavar="UUID", help="Job of rlrun serve that gets the log of another program; JOB_UUID.")
 ]
-Url = Annotated[
-    str | None,
-    typer.Option("--platform-url", metavar="URL", help=f"Of rlrun serve; PLATFORM_URL, else {PLATFORM_URL}."),
-]
-Spooled = Annotated[
-    bool, typer.Option("--spool", help="Send what loggers of scripts that have ended could not deliver, and end.")
-]
+Url = Annotated[str | None, typer.Option(metavar="URL", help=f"Of rlrun serve; PLATFORM_URL, else {PLATFORM_URL}.")]
+Spooled = Annotated[bool, "Send what loggers of scripts that have ended could not deliver, and end."]
 
 
 def track(

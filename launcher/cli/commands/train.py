@@ -37,15 +37,12 @@ def train(
     resume: Annotated[
         str | None,
         typer.Option(
-            "--resume",
             metavar="RUN",
             help="Go on with a run from its newest good checkpoint.",
         ),
     ] = None,
-    root: Annotated[str, typer.Option("--root", help="Folder in which --resume looks for runs.")] = "runs",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Start nothing: show what would run here, and what would fail.")
-    ] = False,
+    root: Annotated[str, "Folder in which --resume looks for runs."] = "runs",
+    dry_run: Annotated[bool, "Start nothing: show what would run here, and what would fail."] = False,
     detached: Annotated[
         bool, typer.Option("-d", "--detach", help="Return once the run has started; it continues in the background.")
     ] = False,
@@ -153,10 +150,8 @@ def rerun(
     name: RunName,
     overrides: Annotated[list[str] | None, typer.Argument(help="Settings to change: optim.lr=1e-6 seed=1")] = None,
     root: Root = Path("runs"),
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Run even if the data, the model or the reward has changed.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the differences.")] = False,
+    anyway: Annotated[bool, "Run even if the data, the model or the reward has changed."] = False,
+    dry_run: Annotated[bool, "Only list the differences."] = False,
 ) -> None:
     """It starts from its spec.yaml and lock.json.
 

@@ -47,7 +47,7 @@ class VerlReader:
         self.step = 0
         self.steps = 0
         """Steps of the whole run; main_ppo prints how many it counts."""
-        self.errors = TracebackReader()
+        self.tracebacks = TracebackReader()
         self.phase: PhaseName = "loading"
         self._samples = dict[int, int]()
         self._scores = dict[int, dict[tuple[str, str], list[float]]]()
@@ -59,9 +59,9 @@ class VerlReader:
         if waits := _WAITS.search(text):
             yield Waiting(text=waits[2], for_s=float(waits[1]))
             return
-        self.errors.take(text, source)
+        self.tracebacks.take(text, source)
         if _STEP.match(text):  # training continued, so no earlier error ended it
-            self.errors.forget()
+            self.tracebacks.errors.clear()
         if total := _TOTAL.search(text):
             self.steps = int(total[1])
             yield LogProgress(step=self.step, steps=self.steps)
@@ -125,9 +125,10 @@ class VerlReader:
         """The crash, if verl did not train to its last step. The exit code is not enough: it is also 0 where verl
         resumes at the end of an epoch and trains nothing."""
         if code:
-            last = self.errors.last or f"verl ended with exit code {code}, and named no error"
-            lines = (last, f"first: {self.errors.first}") if self.errors.first not in ("", last) else (last,)
-            return Crashed(lines=lines, cause="error")
+            first, last = self.tracebacks.errors[:1], self.tracebacks.errors[-1:]
+            lines = last or [f"verl ended with exit code {code}, and named no error"]
+            more = [f"first: {error}" for error in first if error not in lines]
+            return Crashed(lines=(*lines, *more), cause="error")
         if self.steps and self.step < self.steps:
             got = f"verl ended with exit code 0 after step {self.step} of {self.steps}"
             return Crashed(lines=(got,), cause="error")

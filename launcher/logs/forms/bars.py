@@ -7,8 +7,7 @@ Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it, poli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from launcher.core.events import Event
 from launcher.logs.forms.numbering import NAMED, Epochs
@@ -16,94 +15,14 @@ from launcher.logs.forms.reading import LONGEST, Form, LineReading
 from launcher.logs.forms.values import is_measurement, leading_number, unscaled
 
 MARK = "%|"
-_MAX_BAR = 4_000  # characters of a bar
-_COUNT = re.compile(r"\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[")
+_BAR = re.compile(r"%\|[^|]{0,4000}\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[([^]]{0,4000})\]?")
+"""A bar from its mark on: count, total, and what stands in brackets behind them."""
+_MAX_TITLE = 200  # characters before the mark
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
 _EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})(?:/([0-9]{1,9}))?", re.IGNORECASE)
 _TITLE_METRIC = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})\)?$")
 _TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One drawing of a bar. It counts up to `total`, within `epoch` if its title names one."""
-
-    title: str
-    count: int
-    total: int
-    epoch: int | None
-    epochs: int
-    elapsed_s: float | None
-    left_s: float | None
-    per_step_s: float | None
-    metrics: dict[str, float]
-    end: int
-    """Index of the text behind the bar."""
-
-    @property
-    def of_training(self) -> bool:
-        """Whether it may count training steps, rather than files, rows or batches of an evaluation."""
-        title = self.title.casefold()
-        return not title or any(word in title for word in _TRAINING)
-
-
-def bars(text: str) -> Iterator[Bar]:
-    """The bars of a line, from left to right."""
-    begin = 0
-    while (mark := text.find(MARK, begin)) >= 0:
-        bar = _read_bar(text, begin, mark)
-        if bar:
-            yield bar
-        begin = bar.end if bar else mark + len(MARK)
-
-
-def _read_bar(text: str, begin: int, mark: int) -> Bar | None:
-    bar_text = text[mark + 1 : mark + _MAX_BAR]  # from the first |
-    edge = bar_text.find("|", 1)
-    count = _COUNT.match(bar_text, edge) if edge > 0 else None
-    if count is None:
-        return None
-    inside, closed, _ = bar_text[count.end() :].partition("]")
-    clock, *parts = inside.split(", ")
-    elapsed, _, left = clock.partition("<")
-    metrics = dict[str, float]()
-    rate = _RATE.match(parts[0]) if parts else None
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if equals and (number := leading_number(value.strip())):
-            name, scaled = unscaled(name.strip(), number[0])
-            metrics[name] = scaled
-    title = text[max(begin, mark - 200) : mark].rstrip("0123456789").rstrip(" :\t")
-    title_metric = _TITLE_METRIC.search(title)
-    if title_metric and is_measurement(title_metric[1]) and (number := leading_number(title_metric[2])):
-        metrics.setdefault(title_metric[1], number[0])
-    epoch_match = _EPOCH.search(title)
-    epoch, epochs = (int(epoch_match[1]), int(epoch_match[2] or 1)) if epoch_match else (None, 1)
-    return Bar(
-        title.strip(), int(count[1]), int(count[2]), epoch, epochs,
-        _seconds(elapsed), _seconds(left), _pace(rate), metrics, mark + 1 + count.end() + len(inside) + len(closed),
-    )  # fmt: skip
-
-
-def _seconds(clock: str) -> float | None:
-    """`1:06:07`, `02:30`, `1 day, 2:03:04` without the day; None of `?`."""
-    parts = clock.strip().split(":")
-    if len(parts) > 4 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        return None
-    total = 0.0
-    for part in parts:
-        total = total * 60 + int(part)
-    return total
-
-
-def _pace(rate: re.Match[str] | None) -> float | None:
-    """Seconds per step of `55.72s/it` or `2.5it/s`."""
-    number = leading_number(rate[1]) if rate else None
-    if rate is None or number is None or not number[0]:
-        return None
-    if rate[2]:
-        return number[0]
-    return 1 / number[0] if rate[4] else None
+"""Words in the title of a bar that may count training steps, rather than files, rows or batches of an evaluation."""
 
 
 class ProgressBars(Form):
@@ -112,28 +31,69 @@ class ProgressBars(Form):
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._epochs = Epochs()
-
-    _untitled_total = 0  # total of the first bar without a title
-    _drawn: tuple[int, dict[str, float]] | None = None
+        self._untitled_total = 0  # total of the first bar without a title
+        self._drawn: tuple[int, dict[str, float]] | None = None
 
     def read(self, line: str) -> Iterator[Event] | None:
         return self._read_bars(line) if MARK in line and len(line) <= LONGEST else None
 
     def _read_bars(self, line: str) -> Iterator[Event]:
         end = 0
-        for bar in bars(line):
-            end = bar.end
-            if not bar.title and not self._untitled_total:
-                self._untitled_total = bar.total
-            step = self._epochs.step(bar.count, bar.total, bar.epoch, anew=True)
-            if (step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
-                self._drawn = step, bar.metrics
-                if self.reading.numbers.admits("bars", NAMED, step):
-                    pace = {} if bar.per_step_s is None else {"s/it": bar.per_step_s}
-                    yield from self.reading.step(step, pace | bar.metrics)
-            if bar.of_training and (bar.title or bar.total == self._untitled_total):
-                self.reading.bar = step
-                yield from self.reading.progress(
-                    step, bar.total * bar.epochs, bar.elapsed_s, bar.left_s, bar.per_step_s
-                )
+        for bar in _BAR.finditer(line):
+            before = line[max(end, bar.start() - _MAX_TITLE) : bar.start()].rpartition(MARK)[2]
+            end = bar.end()
+            yield from self._bar(before.rstrip("0123456789").rstrip(" :\t"), int(bar[1]), int(bar[2]), bar[3])
         self.rest = line[end:].strip()
+
+    def _bar(self, title: str, count: int, total: int, behind: str) -> Iterator[Event]:
+        """The events of one drawing of a bar. It counts up to `total`, within the epoch if its title names one."""
+        clock, *parts = behind.split(", ")
+        elapsed, _, left = clock.partition("<")
+        per_step_s, metrics = _pace(parts[0] if parts else ""), _metrics_of(title, parts)
+        if not title.strip() and not self._untitled_total:
+            self._untitled_total = total
+        epoch = _EPOCH.search(title)
+        step = self._epochs.step(count, total, int(epoch[1]) if epoch else None, anew=True)
+        if (step, metrics) != self._drawn and any(map(is_measurement, metrics)):
+            self._drawn = step, metrics
+            if self.reading.numbers.admits("bars", NAMED, step):
+                pace = {} if per_step_s is None else {"s/it": per_step_s}
+                yield from self.reading.step(step, pace | metrics)
+        of_training = any(word in title.casefold() for word in _TRAINING)
+        if of_training if title.strip() else total == self._untitled_total:
+            self.reading.bar = step
+            steps = total * int(epoch[2] or 1) if epoch else total
+            yield from self.reading.progress(step, steps, _seconds(elapsed), _seconds(left), per_step_s)
+
+
+def _metrics_of(title: str, parts: Sequence[str]) -> dict[str, float]:
+    """Those behind a bar, and the one that its title ends with."""
+    metrics = dict[str, float]()
+    for part in parts:
+        name, _, value = part.partition("=")
+        if number := leading_number(value.strip()):
+            name, scaled = unscaled(name.strip(), number[0])
+            metrics[name] = scaled
+    last = _TITLE_METRIC.search(title)
+    if last and is_measurement(last[1]) and (number := leading_number(last[2])):
+        metrics.setdefault(last[1], number[0])
+    return metrics
+
+
+def _seconds(clock: str) -> float | None:
+    """`1:06:07`, `02:30`, `1 day, 2:03:04` without the day; None of `?`."""
+    parts = clock.strip().split(":")
+    if len(parts) > 4 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        return None
+    return float(sum(int(part) * 60**place for place, part in enumerate(reversed(parts))))
+
+
+def _pace(text: str) -> float | None:
+    """Seconds per step of `55.72s/it` or `2.5it/s`."""
+    rate = _RATE.match(text)
+    number = leading_number(rate[1]) if rate else None
+    if rate is None or number is None or not number[0]:
+        return None
+    if rate[2]:
+        return number[0]
+    return 1 / number[0] if rate[4] else None

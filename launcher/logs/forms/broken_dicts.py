@@ -12,6 +12,8 @@ from launcher.logs.forms.reading import Form, LineReading
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: (?=\{)")
 _BEGINS = re.compile(r"[\s\[]{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
 _CONTINUES = re.compile(r"\s{0,40}['\"][^{}]{0,500}(?:\}|\{)?[],\s]{0,8}|\s{0,40}[-+\w.]{0,40}[]},\s]{0,8}")
+_QUOTED = re.compile(r"\s*\(?\s*(['\"])(.*)\1\)?\s*")
+"""A piece of a text that pprint broke, one on a line: `("Initial validation metrics: {'a': "` and ` '0.22}')`."""
 _MAX_LINES = 2_000
 
 
@@ -46,7 +48,7 @@ class BrokenDicts(Form):
             self.rest = " ".join(lines)
             return
         self._is_validation = False
-        text = _join_pieces(lines)
+        text = "".join(quoted[2] if (quoted := _QUOTED.fullmatch(line)) else line.strip() for line in lines)
         heading = _VALIDATION.search(text)
         node = dicts.parse(text[heading.end() : text.rfind("}") + 1]) if heading else None
         if heading and node and (metrics := dicts.numbers(node)):
@@ -54,16 +56,3 @@ class BrokenDicts(Form):
             # answers that wait for their step are those of a last validation, which older verl gave a step of its own
             step = 0 if heading[1] == "Initial" else last + 1 if self.reading.answers else last
             yield from self.reading.verl_step(step, metrics)
-
-
-def _join_pieces(lines: list[str]) -> str:
-    """The text that pprint broke into quoted pieces, one a line:
-
-    ("Initial validation metrics: {'val-core/gsm8k/reward/mean@1': "
-     '0.22}')
-    """
-    pieces = [line.strip().removeprefix("(").strip() for line in lines]
-    pieces = [piece[:-1] if piece.endswith(("')", '")')) else piece for piece in pieces]
-    return "".join(
-        piece[1:-1] if len(piece) > 1 and piece[0] == piece[-1] and piece[0] in "'\"" else piece for piece in pieces
-    )

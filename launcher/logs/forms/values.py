@@ -11,6 +11,7 @@ from launcher.core.metrics import catalogue
 
 # Every repetition is bounded and every pattern anchored where it is used: the time to read a line is linear in it.
 _NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+]?[0-9]{1,4})?|nan|inf(?:inity)?)"
+_PREFIX = re.compile(_NUMBER, re.IGNORECASE)
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,40})?")
@@ -24,16 +25,9 @@ _SCALED = re.compile(r"(.{1,300})\(1e-([0-9]{1,2})\)")
 def to_number(text: str) -> float | None:
     """`0.5`, `-1e-06`, `nan`, `'0.06'`, `np.float64(0.5)`, `tensor(0.5, device='cuda:0')`, `12,345`, `45.6%`; None for
     other texts."""
-    text = text.strip().strip("'\"`*")
-    if len(text) > _MAX_TEXT:
-        return None
-    if NUMBER.fullmatch(text):
-        return float(text)
-    if text.endswith("%") and NUMBER.fullmatch(text, 0, len(text) - 1):
-        return float(text[:-1])
-    if match := _WRAPPED.fullmatch(text):
-        return float(match[1])
-    return float(text.replace(",", "")) if _GROUPED.fullmatch(text) else None
+    text = text.strip().strip("'\"`*").removesuffix("%")
+    number = leading_number(text) if len(text) <= _MAX_TEXT else None
+    return number[0] if number and number[1] == len(text) else None
 
 
 def leading_number(text: str) -> tuple[float, int] | None:
@@ -41,7 +35,7 @@ def leading_number(text: str) -> tuple[float, int] | None:
     time or date, as `1:02:03` and `2025-05-01`."""
     if match := _WRAPPED.match(text):
         return float(match[1]), match.end()
-    match = _GROUPED.match(text) or re.match(_NUMBER, text, re.IGNORECASE)
+    match = _GROUPED.match(text) or _PREFIX.match(text)
     if match and not _CLOCK.match(text, match.end()):
         return float(match[0].replace(",", "")), match.end()
     return None
