@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import resource
 import signal
@@ -162,6 +163,9 @@ class _BoundedEncoder(Encoder):
         try:
             with _limit_resources(self.allowed - self.spent):
                 text = super().render(turns, args, open_answer)
+        except Unwritable:
+            gc.collect()  # what it has written is held by the frames of its error, in circles
+            raise
         finally:
             self.spent += time.process_time() - started  # also of a call that fails
         if len(text) > WRITTEN + 8 * size:
