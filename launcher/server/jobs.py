@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from launcher.core.settings import adapter
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
-from launcher.server.answers import encoded
 from launcher.server.database import Database, JobRow
 from launcher.server.logs import CopiedLogs, stamp_of
 from launcher.server.records import CREATED, FILE, JobRecord, id_of_place, read_record, write_record
@@ -43,16 +42,13 @@ class ServedJob:
     folder: Folder
     """Of a job that has not been started, a path at which nothing exists."""
     node: dict[str, Any] = field(default_factory=dict)
-    """Its row in responses, the same in a list and alone."""
-    body: bytes = b""
-    """`node` as JSON, so that a list of a thousand jobs only joins bytes."""
+    """Its row in responses, the same in a list and alone; empty until its folder was read."""
     standing: Standing = field(default_factory=lambda: Standing("created"))
     mark: Mark = ()
     reader: RunReader | None = None
     """Only while the run is being written."""
     words: dict[str, Any] = field(default_factory=dict)
-    spec: tuple[int, int] = (0, 0)
-    """Size and time of the spec.yaml from which `words` were read."""
+    """Its settings as fields of the job API."""
     busy: threading.Lock = field(default_factory=threading.Lock)
     """Held while it is started or stopped."""
 
@@ -71,7 +67,6 @@ class Jobs:
     def __init__(self, root: Path, also: Iterable[Path], database: Database) -> None:
         self.root, self.also, self.database = root, tuple(also), database
         self.logs = CopiedLogs(root, self.also)
-        self.at_each_look = list[Callable[[], None]]()
         self._jobs = dict[str, ServedJob]()
         self._at = dict[str, ServedJob]()
         self.lock = threading.RLock()
@@ -94,7 +89,7 @@ class Jobs:
 
     def every(self, *, unread: bool = False) -> list[ServedJob]:
         """All jobs whose folder was read, the one that began last first; with `unread` also the others."""
-        jobs = [job for job in list(self._jobs.values()) if job.body or unread]  # never waits for a scan
+        jobs = [job for job in list(self._jobs.values()) if job.node or unread]  # never waits for a scan
         return sorted(jobs, key=lambda job: -(job.node.get("started_at") or job.record.created_at))
 
     # ---- changing
@@ -203,8 +198,6 @@ class Jobs:
         while True:
             start = time.monotonic()
             self.scan()
-            for call in self.at_each_look:
-                call()
             if self._end.wait(max(LOOK_S, LOOK_SHARE * (time.monotonic() - start))):
                 return
 
@@ -273,13 +266,12 @@ class Jobs:
         mark = _mark(job.folder)
         if mark == job.mark and job.node and not anew and job.standing.status not in LIVE:
             return
+        if mark[-1:] != job.mark[-1:]:
+            job.words = words_of_run(job.folder)
         run = self._read_state(job) if job.has_folder else None
-        self._read_words(job)
-        standing = standing_of(job.record, run, job.folder, begins=self.begins(job))
-        node = job_node(job.record, run, standing, job.words, attempt=len(job.folder.attempts()))
+        job.standing = standing_of(job.record, run, job.folder, begins=self.begins(job))
+        job.node = job_node(job.record, run, job.standing, job.words, attempt=len(job.folder.attempts()))
         job.mark = mark
-        if node != job.node:
-            job.node, job.body, job.standing = node, encoded(node), standing
 
     def begins(self, job: ServedJob) -> bool:
         """Whether the process that was started last is alive; it may not have written anything yet."""
@@ -299,12 +291,6 @@ class Jobs:
         job.reader = job.reader or RunReader(folder.events)
         return store.see(folder, job.reader)
 
-    def _read_words(self, job: ServedJob) -> None:
-        """Read the job API's fields of its settings, where its spec.yaml has changed."""
-        spec = stamp_of(str(job.folder.spec))
-        if spec != job.spec:
-            job.spec, job.words = spec, words_of_run(job.folder)
-
 
 def _folders_in(path: str) -> list[str]:
     try:
@@ -319,6 +305,6 @@ def _is_run(path: str) -> bool:
 
 
 def _mark(folder: Folder) -> Mark:
-    """Equal for two looks where nothing about the run has changed."""
+    """Equal for two looks where nothing about the run has changed; the last is that of its settings."""
     path = str(folder.path)
     return stamp_of(f"{path}/events.jsonl"), stamp_of(f"{path}/.lock"), stamp_of(f"{path}/spec.yaml")

@@ -64,7 +64,7 @@ class Launching:
 
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
-        self._processes = dict[str, Submitted]()
+        self._processes = list[Submitted]()
         self._root = "runs" if jobs.root.absolute() == Path("runs").absolute() else str(jobs.root.absolute())
         self._root_argument = [] if self._root == "runs" else [argument(ROOT, self._root)]
 
@@ -154,7 +154,8 @@ class Launching:
         return self._track(self.jobs.add(record)[0], submitted, "start")
 
     def _track(self, served: ServedJob, started: Submitted, request: JobRequest) -> ServedJob:
-        self._processes[served.uuid] = started  # so that its exit status is collected
+        running = (each for each in self._processes if each.process.poll() is None)  # which collects exit statuses
+        self._processes = [*running, started]
         place = served.record.place or self.jobs.place_of(started.folder)
         return self.jobs.change(served, place=place, request=request, requested_at=time.time(), pid=started.process.pid)
 
@@ -173,12 +174,6 @@ class Launching:
         if log := self.jobs.get(uuid).record.log:
             fix = "it has curves, findings and its text; ask the program that wrote it for more"
             raise Problems(Problem(uuid, f"is the log {log}, and no run of this server", fix, "changed"))
-
-    def collect(self) -> None:
-        """Collect the exit status of processes that have ended."""
-        for uuid, submitted in list(self._processes.items()):
-            if submitted.process.poll() is not None:
-                del self._processes[uuid]
 
     # ---- stopping
 

@@ -73,10 +73,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     settings.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     database = Database(settings.database, settings.root)
     registry = Jobs(settings.root, settings.also, database)
-    launching = Launching(registry)
-    registry.at_each_look.append(launching.collect)
     tokens, reports = AccessTokens(settings.token, database), Ingest(partial(folder_for, registry))
-    services = Services(settings, database, registry, launching, tokens, reports)
+    services = Services(settings, database, registry, Launching(registry), tokens, reports)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

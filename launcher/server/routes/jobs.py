@@ -12,7 +12,7 @@ from starlette.responses import Response
 from launcher.core.metrics import better
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import Status
-from launcher.server.answers import Json
+from launcher.server.answers import Json, encoded_node
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
 from launcher.server.values import JobNode, ListPage, PageNumber, PageSize, RequestBody, Tags, Text, Uuid
@@ -56,9 +56,9 @@ def list_jobs(
     filters = (search.lower(), status, tag, algorithm.lower())
     jobs = [job for job in services.jobs.every() if _matches(job.node, *filters)]
     jobs.sort(key=lambda job: ORDER[sort](job.node))
-    items = b",".join(job.body for job in jobs[(page - 1) * size : page * size])
-    counts = f'"total":{len(jobs)},"page":{page},"size":{size}'
-    return Response(b'{"items":[' + items + b"]," + counts.encode() + b"}", media_type="application/json")
+    items = [job.node for job in jobs[(page - 1) * size : page * size]]
+    node = {"items": items, "total": len(jobs), "page": page, "size": size}
+    return Response(encoded_node(node), media_type="application/json")
 
 
 def _matches(node: Node, search: str, status: str, tag: str, algorithm: str) -> bool:
