@@ -11,7 +11,7 @@ import yaml
 
 from launcher.core.events import Usage
 from launcher.core.state import RunState
-from launcher.server.routes.prometheus import LatestValues, escaped, number, page_of
+from launcher.server.routes.prometheus import escaped, number, page_of, values_of
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 ODD = {"a/b@1": 0.1 + 0.2, 'quote"': math.nan, "back\\slash": math.inf, "new\nline": -math.inf, "é": 1e-320, "": 1e300}
@@ -25,7 +25,8 @@ def values() -> dict[tuple[str, str], float]:
                   machine_memory_total_bytes=5, disk_free_bytes=None, gpu_percent=97.5)  # fmt: skip
     state = RunState(step=3, marks=((3, 5.5),), metrics=ODD, usage={0: usage})
     found = dict[tuple[str, str], float]()
-    for line in page_of([LatestValues('p/o"ne', True, {"critical": 1, "warn": 1}, state)]).splitlines():
+    page = page_of(values_of('p/o"ne', state, {"critical": 1, "warn": 1}, is_written=True))
+    for line in page.splitlines():
         if not line.startswith("#"):
             matched = LINE.fullmatch(line)
             assert matched, line

@@ -39,7 +39,7 @@ CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of a UTF-8 character after its 
 MOST_TEXT = 2**20  # bytes of a log in one response
 MOST_JOBS = 20  # jobs in a comparison
 _MEAN = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
-_USAGE_FIELDS = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
+USAGE_FIELDS = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
 
 
 class Finding(BaseModel):
@@ -200,7 +200,7 @@ def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 30
     processes = []
     for rank, usages in sorted(by_rank.items()):
         series = {}
-        for name in _USAGE_FIELDS:
+        for name in USAGE_FIELDS:
             points = [(event.at, value) for event in usages if (value := getattr(event, name)) is not None]
             if points:
                 x, values = np.array(points, np.float64).T
