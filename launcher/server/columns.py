@@ -8,7 +8,6 @@ as in every view.
 from __future__ import annotations
 
 import os
-import re
 import struct
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -41,10 +40,6 @@ Floats = NDArray[np.float64]
 EventT = TypeVar("EventT", bound=Event)
 
 NO_STEP = -(2**63)  # the step of an event that has none
-_HEAD = re.compile(
-    rb'\{(?:"seq":\d+,)?(?:"attempt":\d+,)?"kind":"(\w+)"(?:,"at":[-+.eE\d]+)?(?:,"step":(-?\d{1,18})\b)?'
-)
-"""How `core.events.to_line` begins a line: kind and step of an event, without parsing the rest of it."""
 _PROCESS_KINDS = {kind.__name__ for kind in PROCESS_EVENTS}
 _UNDOING_KINDS = {kind.__name__ for kind in GOES_BACK}
 
@@ -158,22 +153,21 @@ class _Reader:
 
     def _add_line(self, seq: int, line: bytes, offset: int, size: int) -> None:
         """Add a step's values to the columns; of any other event add the place."""
-        if line.find(b'"kind":"Step"', 0, 80) < 0:
-            head = _HEAD.match(line)
-            kind, step = (head[1].decode(), head[2]) if head else _read_head(line)
+        node = _parse(line)
+        if (kind := str(node.get("kind", ""))) != "Step":
             if kind in _UNDOING_KINDS:
                 self._drop_undone(line, seq)
-            if kind != "Step":  # a step of another writer may be spelled differently
-                place = (seq, offset, size, NO_STEP if step is None else int(step))
-                self._places.setdefault(kind, array("q")).extend(place)
-                return
+            step = node.get("step")
+            has_step = isinstance(step, int) and abs(step) < LARGEST
+            self._places.setdefault(kind, array("q")).extend((seq, offset, size, step if has_step else NO_STEP))
+            return
         try:
-            self._add_step(seq, orjson.loads(line))
+            self._add_step(seq, node)
         except (*INVALID, struct.error):  # damaged, or a number is written as a text such as "NaN"
             with suppress(*INVALID):
                 event = from_line(line)
                 if isinstance(event, Step):
-                    self._add_step(seq, {"kind": "Step", **vars(event)})
+                    self._add_step(seq, vars(event))
 
     def _add_step(self, seq: int, node: Mapping[str, Any]) -> None:
         """Raises `INVALID` or `struct.error` where the node is not a valid step; nothing is added then."""
@@ -181,8 +175,8 @@ class _Reader:
         as_before = (names := tuple(metrics)) == self._names
         pack = self._pack if as_before else struct.Struct(f"{len(names)}d").pack
         packed = pack(*metrics.values())
-        if node["kind"] != "Step" or not 0 <= at < YEAR_9999:
-            raise ValueError("it has no time, or is no step")
+        if not 0 <= at < YEAR_9999:
+            raise ValueError("it has no time")
         row = self._first_row + len(self._steps)
         self._steps.append(node["step"])
         self._at.append(at)
@@ -247,11 +241,10 @@ def _join_columns(parts: Sequence[MetricColumn]) -> MetricColumn:
     return MetricColumn(rows, values)
 
 
-def _read_head(line: bytes) -> tuple[str, int | None]:
-    """Kind and step of a line that `to_line` did not write; an empty kind where it is damaged."""
-    try:
-        node = parse_json(line)
-        step = node.get("step")
-        return str(node["kind"]), step if isinstance(step, int) and abs(step) < LARGEST else None
-    except INVALID:
-        return "", None
+def _parse(line: bytes) -> dict[str, Any]:
+    """A line's object; empty where it is damaged."""
+    for parse in (orjson.loads, parse_json):  # the first is fast, and refuses NaN, which other programs may write
+        with suppress(*INVALID):
+            node = parse(line)
+            return node if isinstance(node, dict) else {}
+    return {}
