@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy.exc import IntegrityError
 
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, short_repr
@@ -96,31 +97,32 @@ class Jobs:
 
     def add(self, record: JobRecord) -> tuple[ServedJob, bool]:
         """Register a job in its file and in the database; a record with a `place` is that of the folder there. Returns
-        the job, and whether it is new: the same Idempotency-Key and request give the existing one. Raises `Problems`
-        where another job has its id, or another request had its key."""
+        the job, and whether it is new: a repeated request gives the existing one. Raises `Problems` where another job
+        has its id, or another request had its Idempotency-Key."""
         with self.lock:
+            if existing := self.repeated(record.uuid, record.digest):
+                return existing, False
             if record.uuid in self._jobs:
                 raise Problems(Problem("uuid", f"{short_repr(record.uuid)} is taken", "use another", "in-use"))
-            if existing := self.of_key(record.key, record.digest):
-                return existing, False
+            with suppress(IntegrityError):  # another server stores the same request at the same moment
+                self._store_record(record)
             job = ServedJob(record, self._folder_of(record))
-            self._store_record(record)
             self._register(job)
             self._refresh(job)
             return job, True
 
-    def of_key(self, key: str, digest: str) -> ServedJob | None:
-        """The job that a request with this Idempotency-Key made. Raises `Problems` where that was another request."""
+    def repeated(self, uuid: str, digest: str) -> ServedJob | None:
+        """The job that an earlier request with an Idempotency-Key made: `uuid` is of that key, `digest` of the request,
+        empty without a key. Raises `Problems` where that was another request."""
         with self.lock:
-            if key and not any(job.record.key == key for job in self._jobs.values()):  # another server may have made it
-                self._read_rows(JobRow.record["key"].as_string() == key)
-            job = next((job for job in self._jobs.values() if key and job.record.key == key), None)
-        if job is None:
-            return None
-        if job.record.digest != digest:
-            got = "was sent before with another request"
-            raise Problems(Problem("Idempotency-Key", got, "use a new key for a new request", "in-use"))
-        return self.get(job.uuid)
+            if digest and uuid not in self._jobs:  # another server may have made it
+                self._read_rows(JobRow.uuid == uuid)
+            if not digest or uuid not in self._jobs:
+                return None
+            if self._jobs[uuid].record.digest != digest:
+                got = "was sent before with another request"
+                raise Problems(Problem("Idempotency-Key", got, "use a new key for a new request", "in-use"))
+            return self.get(uuid)
 
     def change(self, job: ServedJob, **fields: Any) -> ServedJob:
         """Replace fields of a job's record, such as name, place or request."""

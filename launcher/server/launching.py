@@ -26,7 +26,7 @@ from launcher.preflight.plan import first_rows, page_node
 from launcher.runs.folder import holder
 from launcher.runs.stop_requests import StopMode
 from launcher.server.jobs import Jobs, ServedJob
-from launcher.server.records import JobRecord, JobRequest
+from launcher.server.records import JobRecord, JobRequest, id_of_key
 from launcher.server.rows import words_of_node
 from launcher.server.words import arguments_of
 from launcher.spec.run import RunSpec
@@ -79,8 +79,8 @@ class Launching:
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
         """The job, and whether it is new: a repeated request with the same key gives the job of the first. Raises
         `Problems` where the request is not a valid run; checks of this machine run when it starts."""
-        digest = new.digest if key else ""
-        if existing := self.jobs.of_key(key, digest):
+        uuid, digest = (id_of_key(key), new.digest) if key else (str(uuid4()), "")
+        if existing := self.jobs.repeated(uuid, digest):
             return existing, False
         typed = [*new.typed, *self._root_argument]
         page = job.plan(StartRequest(tuple(new.typed)))
@@ -95,9 +95,8 @@ class Launching:
             if trainer.experiment_name is None and (name := str(about.get("name", ""))):
                 typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
             record = JobRecord(
-                str(uuid4()), **about, created_at=time.time(), words=words, arguments=tuple(typed), key=key,
-                digest=digest,
-            )  # fmt: skip
+                uuid, **about, created_at=time.time(), words=words, arguments=tuple(typed), digest=digest
+            )
             return self.jobs.add(record)
 
     def _free_name(self, project: str, name: str) -> str:
