@@ -42,6 +42,7 @@ from launcher.core.files import AppendOnlyFile, read_lines, write_atomic
 from launcher.core.metric_aliases import by_our_names
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import redact
+from launcher.core.settings import adapter
 from launcher.core.state import RunState, after
 from launcher.monitor.console import console_lines
 from launcher.runs.folder import LOGGED, Folder, Lock
@@ -180,18 +181,15 @@ class LoggedJob:
             for event in events_of(self.folder.events, logged.seq) if undoes else (logged.event,):
                 self._record.state = after(self._record.state, event)
                 self._record.take(event)
-                self._write_new_alerts(self._judge.see(event))
+                for alert in self._judge.see(event):
+                    if (alert.step, alert.text) not in self._log.alerts:
+                        self._write(alert)
         return bool(events)
 
     def close(self) -> None:
         self._events.close()
         self._console.close()
         self._lock.__exit__()
-
-    def _write_new_alerts(self, alerts: list[Alert]) -> None:
-        for alert in alerts:
-            if (alert.step, alert.text) not in self._log.alerts:
-                self._write(alert)
 
     def _write(self, event: Event, **mark: Any) -> None:
         line = redact(to_line(event, seq=self._log.seq, attempt=self._log.attempt, **mark)).encode()
@@ -246,23 +244,16 @@ class LoggedJob:
                     "kind": "Alert", "step": self._log.step, "rule": "log_status",
                     "level": LEVELS.get(status.lower(), "info"), "text": f"{status}: {message}" if message else status,
                 }  # fmt: skip
-            case "begin":
-                return LoggerSession(at=_valid_time(at), open=True)
-            case "finish":
+            case "begin" | "finish":
                 if row.get("how", "finished") not in get_args(How):
                     raise ValueError(f"how: {row['how']!r} is none of {', '.join(get_args(How))}")
-                return LoggerSession(at=_valid_time(at), open=False)
+                session: Event = adapter(LoggerSession).validate_python({"at": at, "open": kind == "begin"})
+                return session
             case _:
                 raise ValueError(f"kind: {kind!r} is none of metrics, gpu, checkpoint, status, begin, finish")
         event = from_node({"at": at, **node})
         assert event
         return event
-
-
-def _valid_time(at: object) -> float:
-    step = from_node({"kind": "Step", "at": at, "step": 0, "metrics": {}})  # raises `INVALID` for a bad time
-    assert step
-    return step.at
 
 
 def _in_bytes(gigabytes: float | None) -> int | None:
