@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
+LOCKS = 64  # each for the keys of one remainder
+
 
 class SharedCache:
     """Values by key, of at most `most` in all by `size_of`: the least recently used are evicted, and the newest stays
@@ -14,7 +16,7 @@ class SharedCache:
 
     def __init__(self, most: int, size_of: Callable[[Any], int]) -> None:
         self._most, self._size_of, self._values = most, size_of, OrderedDict[Hashable, Any]()
-        self._lock, self._key_locks = threading.Lock(), dict[Hashable, threading.Lock]()
+        self._lock, self._key_locks = threading.Lock(), [threading.Lock() for _ in range(LOCKS)]
 
     @property
     def size(self) -> int:
@@ -23,23 +25,14 @@ class SharedCache:
 
     def update(self, key: Hashable, change: Callable[[Any], Any]) -> Any:
         """Store and return what `change` makes of the value, which is None where there is none."""
-        with self._lock:
-            key_lock = self._key_locks.setdefault(key, threading.Lock())
-        with key_lock:
-            try:
-                value = change(self._values.get(key))
-            except BaseException:
-                if key not in self._values:
-                    self._key_locks.pop(key, None)
-                raise
+        with self._key_locks[hash(key) % LOCKS]:
+            value = change(self._values.get(key))
             with self._lock:
                 self._values[key] = value
                 self._values.move_to_end(key)
                 size = sum(map(self._size_of, self._values.values()))
                 while size > self._most and len(self._values) > 1:
-                    evicted_key, evicted = self._values.popitem(last=False)
-                    size -= self._size_of(evicted)
-                    self._key_locks.pop(evicted_key, None)
+                    size -= self._size_of(self._values.popitem(last=False)[1])
         return value
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
