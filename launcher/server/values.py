@@ -23,7 +23,7 @@ def _reject_nul(text: str) -> str:
 
 Text = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_reject_nul)]
 """What a person typed."""
-Tags = Annotated[list[Text], Field(max_length=100)]
+Tags = Annotated[list[Text], Field(max_length=100), AfterValidator(lambda tags: list(dict.fromkeys(tags)))]
 Uuid = Annotated[str, Path(pattern=f"^{VALID.pattern}$", description="A job's id.")]
 
 

@@ -86,8 +86,6 @@ class JobChange(RequestBody):
 @router.patch("/{uuid}", responses={200: {"model": JobNode}})
 def describe_job(uuid: Uuid, change: JobChange, services: UsesServices) -> Json:
     """Another name, description, notes or tags; what is trained stays as it is."""
-    values = {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
-    if "tags" in values:
-        values["tags"] = tuple(dict.fromkeys(values["tags"]))
+    values = change.model_dump(exclude_none=True)
     job = services.jobs.get(uuid)
     return Json((services.jobs.change(job, **values) if values else job).node)

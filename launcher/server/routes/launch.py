@@ -45,11 +45,10 @@ NewJobBody = create_model(
 
 
 def _new_job(body: BaseModel) -> NewJob:
-    values = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
-    about = {name: values[name] for name in ABOUT if name in values}
-    about |= {"tags": tuple(dict.fromkeys(about["tags"]))} if "tags" in about else {}
-    fields = {name: value for name, value in values.items() if name in words() and name not in ABOUT}
-    return NewJob(about, fields, values.get("arguments", ()))
+    values = body.model_dump(exclude_none=True)
+    arguments = values.pop("arguments")
+    about = {name: values.pop(name) for name in ABOUT if name in values}
+    return NewJob(about, values, arguments)
 
 
 @router.post("/jobs", status_code=201, responses={201: {"model": JobNode}, 200: {"description": AGAIN}})
