@@ -31,8 +31,9 @@ from launcher.core.events import (
     Step,
     from_line,
 )
-from launcher.core.files import open_file, read_lines
+from launcher.core.files import open_file
 from launcher.core.redaction import printable
+from launcher.server.live import BegunAnew, LogPosition
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -54,13 +55,10 @@ class MetricColumn:
 
 @dataclass(frozen=True)
 class Columns:
-    """What a log holds up to byte `offset`; `read_on` returns a new value and leaves this one unchanged."""
+    """What a log holds up to `end`; `read_on` returns a new value and leaves this one unchanged."""
 
-    path: Path
-    offset: int = 0
-    lines: int = 0
-    """Lines read so far, which is the `seq` of the next one."""
-    inode: int = 0
+    end: LogPosition
+    """Up to where the log was read."""
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     """[R], as `at` (Unix seconds) and `seq`: a row is a `Step` event that is not undone, in log order."""
     at: Floats = field(default_factory=lambda: np.empty(0))
@@ -74,12 +72,17 @@ class Columns:
         values = sum(column.values.nbytes + column.rows.nbytes for column in self.series.values())
         return values + 3 * self.steps.nbytes + sum(column.nbytes for column in self.places.values()) + 4096
 
+    @classmethod
+    def of(cls, path: Path) -> Columns:
+        """What the log at `path` holds; nothing where there is none."""
+        return cls(LogPosition(path)).read_on()
+
     def read_on(self) -> Columns:
-        """What the log holds now; only what was appended is read. Empty where there is no log."""
+        """What the log holds now; only what was appended is read, unless it was begun anew."""
         try:
             return _Reader(self).read()
-        except FileNotFoundError:
-            return Columns(self.path)
+        except BegunAnew:
+            return Columns.of(self.end.path)
 
     def rows_between(self, first: float | None, last: float | None) -> Ints:
         """Indices of the rows with `first` <= step <= `last`; None is no bound."""
@@ -106,7 +109,7 @@ class Columns:
         """The events at these places; unreadable ones are skipped. Raises `OSError` where the log cannot be opened."""
         if not len(places):
             return
-        with open_file(self.path) as file:
+        with open_file(self.end.path) as file:
             for _, offset, size, _ in places.tolist():
                 try:
                     event = from_line(os.pread(file.fileno(), size, offset))
@@ -137,19 +140,12 @@ class _Reader:
         self._places: dict[str, array[int]] = {}
 
     def read(self) -> Columns:
-        with open_file(self.found.path) as file:
-            stat = os.fstat(file.fileno())
-            if stat.st_size < self.found.offset or self.found.inode not in (0, stat.st_ino):
-                self._reset_to(Columns(self.found.path))  # the log was replaced or truncated
-            seq, offset = self.found.lines, self.found.offset
-            file.seek(offset)
-            for line, size, ended in read_lines(file):
-                if not ended:
-                    break
-                self._add_line(seq, line, offset, size)
-                seq, offset = seq + 1, offset + size
+        """Raises `BegunAnew`."""
+        end = replace(self.found.end)
+        for offset, line in end.lines():
+            self._add_line(end.seq - 1, line, offset, end.offset - offset)
         self._flush_buffers()
-        return replace(self.found, offset=offset, lines=seq, inode=stat.st_ino)
+        return replace(self.found, end=end)
 
     def _add_line(self, seq: int, line: bytes, offset: int, size: int) -> None:
         """Add a step's values to the columns; of any other event add the place."""

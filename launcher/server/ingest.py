@@ -318,15 +318,14 @@ class Ingest:
 
     def _watch_jobs(self) -> None:
         while not self._closed.wait(min(LOOK_S, self._idle_s)):
-            for uuid, job in list(self._jobs.items()):
-                while self._call_if_open(uuid, job, job.judge):
+            for uuid in list(self._jobs):
+                while self._judge(uuid):
                     pass
             self.close(self._idle_s)
 
-    def _call_if_open(self, uuid: str, job: LoggedJob, call: Callable[[], bool]) -> bool:
-        """Run `call` under the job's lock and return its result; False where the job was closed."""
+    def _judge(self, uuid: str) -> bool:
         with self._locks[uuid]:
-            return self._jobs.get(uuid) is job and call()
+            return uuid in self._jobs and self._jobs[uuid].judge()
 
     def close(self, idle_s: float = -math.inf) -> None:
         """Close the jobs that were silent for so long; by default close all of them, and stop watching."""

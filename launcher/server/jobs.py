@@ -284,9 +284,6 @@ class Jobs:
         folder = job.folder
         if log := self.logs.get(folder.path):
             return Run(folder, log.state)
-        if job.record.origin not in ("rlrun", "logger"):  # of another program, which holds no lock
-            job.reader = job.reader or RunReader(folder.events)
-            return Run(folder, job.reader.look())
         if holder(folder) is None:
             job.reader = None
             return store.see(folder) if folder.spec.is_file() or folder.events.is_file() else None

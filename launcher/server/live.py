@@ -49,12 +49,13 @@ class LogPosition:
     inode: int = 0
 
     def messages(self, after: int = -1, most_bytes: float = math.inf) -> list[str]:
-        """Those of the next complete lines whose `seq` is larger than `after` as JSON messages; about `most_bytes` of
-        the log are read. Raises `BegunAnew`."""
-        return [self._message(self.seq - 1, *line) for line in self._lines(most_bytes) if self.seq - 1 > after]
+        """Those of the next lines whose `seq` is larger than `after` as JSON messages; as `lines`."""
+        lines = ((self.seq - 1, offset, line) for offset, line in self.lines(most_bytes))
+        return [self._message(*each) for each in lines if each[0] > after]
 
-    def _lines(self, most_bytes: float) -> Iterator[tuple[int, bytes]]:
-        """Complete lines from here on with their byte offsets."""
+    def lines(self, most_bytes: float = math.inf) -> Iterator[tuple[int, bytes]]:
+        """Complete lines from here on with their byte offsets, about `most_bytes` of them; the position moves on with
+        each. Raises `BegunAnew`."""
         try:
             with open_file(self.path) as file:
                 stat = os.fstat(file.fileno())

@@ -38,7 +38,7 @@ class ReadRun:
     def columns(self) -> Columns:
         """Its steps as arrays, and the index of its other events. Raises `OSError`."""
         path = self.folder.events
-        columns: Columns = self.services.columns.update(path, lambda old: (old or Columns(path)).read_on())
+        columns: Columns = self.services.columns.update(path, lambda old: old.read_on() if old else Columns.of(path))
         return columns
 
     def source(self, *kinds: type[Event], steps: Collection[int] = ()) -> LogOrRun:

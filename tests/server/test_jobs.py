@@ -99,13 +99,13 @@ def test_logs_of_other_programs_stand_beside_the_runs(root, serve, tmp_path):
     def curve(of):
         return of.get(f"{at}/curves", params={"names": "actor/entropy"}).json()["curves"]["actor/entropy"]
 
-    before, events = curve(client), Columns(client.app.state.services.jobs.get(job["uuid"]).folder.events).read_on()
+    before, events = curve(client), Columns.of(client.app.state.services.jobs.get(job["uuid"]).folder.events)
     log.write_text(text)
-    client.app.state.services.jobs.logs.get(events.path.parent).wait_until = 0.0
+    client.app.state.services.jobs.logs.get(events.end.path.parent).wait_until = 0.0
     client.app.state.services.jobs.scan()
     source = find(str(log), root)
     steps = [event for event in source.steps() if "actor/entropy" in with_our_names(event.metrics)]
-    assert before["count"] < len(steps) == curve(client)["count"] and events.read_on().inode == events.inode
+    assert before["count"] < len(steps) == curve(client)["count"] and events.read_on().end.inode == events.end.inode
     assert curve(client)["mean"] == [with_our_names(event.metrics)["actor/entropy"] for event in steps]
     assert client.get(at).json()["step"] == steps[-1].step
     found = [(each["step"], each["text"], each["fix"]) for each in client.get(f"{at}/findings").json()]

@@ -108,4 +108,4 @@ def get_curves(
     table = run.columns
     at = axis(table, x)
     curves = {name: curve(table.series[name], at, first, last, buckets) for name in wanted_names(table, names)}
-    return Response(orjson.dumps({"x": x, "seq": table.lines - 1, "curves": curves}), media_type="application/json")
+    return Response(orjson.dumps({"x": x, "seq": table.end.seq - 1, "curves": curves}), media_type="application/json")
