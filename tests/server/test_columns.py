@@ -27,9 +27,9 @@ from launcher.core.events import (
 from launcher.core.problems import Problems
 from launcher.core.redaction import printable
 from launcher.server.columns import Columns
-from launcher.server.curves import axis, curve, metric_nodes, thinned, trained_rows, wanted_names
 from launcher.server.live import LogPosition
-from launcher.server.shared_cache import SharedCache
+from launcher.server.routes.curves import axis, curve, metric_nodes, thinned, trained_rows, wanted_names
+from launcher.server.services import SharedCache
 
 VALUES = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0, 3, True, 10**25]))
 METRICS = st.dictionaries(st.sampled_from(["a", "b", "critic/score/mean", "\x1b[2J<b>", "ä,€"]), VALUES, max_size=4)

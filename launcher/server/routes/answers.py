@@ -16,7 +16,7 @@ from launcher.core.state import training_answers
 from launcher.server.answers import Json
 from launcher.server.columns import NO_STEP
 from launcher.server.problems import declared
-from launcher.server.reading import ReadRun, StepNumber, UsesRun
+from launcher.server.services import ReadRun, StepNumber, UsesRun
 from launcher.server.tokens import NAME, answer_lines, tokens_in
 from launcher.server.values import ListPage, Number, PageNumber, PageSize
 from launcher.views.samples import ChangedAnswer, SampleFilter, answers_of, changed_words, compare_samples

@@ -25,18 +25,16 @@ from launcher.server.routes import (
     docs,
     ingest,
     jobs,
-    launch,
     live,
     models,
     page,
     prometheus,
     records,
-    schema,
 )
 from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, access, docs, page)
+ROUTES = (jobs, models, curves, answers, records, live, prometheus, ingest, access, docs, page)
 """Modules with a `router`, in matching order."""
 ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
 

@@ -23,12 +23,10 @@ from launcher.launch.start import judge_of
 from launcher.reports.comparison import compare as compare_sources
 from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
-from launcher.server.curves import thinned
 from launcher.server.problems import declared
-from launcher.server.reading import ReadRun, UsesOwnRun, UsesRun, read_run
-from launcher.server.routes.curves import CurvePoints
+from launcher.server.routes.curves import CurvePoints, thinned
 from launcher.server.rows import typed_of_run
-from launcher.server.services import UsesServices
+from launcher.server.services import ReadRun, UsesOwnRun, UsesRun, UsesServices, read_run
 from launcher.server.values import Number
 from launcher.views.findings import find_problems
 from launcher.views.read import log_in, run_in
