@@ -135,7 +135,8 @@ class Jobs:
             if old_file != self._record_path(job.record):
                 old_file.unlink(missing_ok=True)
             self._register(job)
-            self._refresh(job, anew=True)
+            job.mark = ()
+            self._refresh(job)
             return job
 
     def _store_record(self, record: JobRecord) -> None:
@@ -263,10 +264,10 @@ class Jobs:
         del self._jobs[job.uuid]
         self._at.pop(str(job.folder.path), None)
 
-    def _refresh(self, job: ServedJob, *, anew: bool = False) -> None:
+    def _refresh(self, job: ServedJob) -> None:
         """Update a job from its folder, if that has changed or the run is live."""
         mark = _mark(job.folder)
-        if mark == job.mark and job.node and not anew and job.standing.status not in LIVE:
+        if mark == job.mark and job.standing.status not in LIVE:
             return
         if mark[-1:] != job.mark[-1:]:
             job.words = words_of_run(job.folder)
