@@ -182,24 +182,29 @@ def test_detailed_summary_of_a_step() -> None:
     )
 
 
-@pytest.mark.parametrize(("episodes", "rollouts", "early"), [(24.0, 3, "18/24"), (48.0, 6, "18/48")])
-def test_short_summary_of_a_step(episodes: float, rollouts: int, early: str) -> None:
+FAULTS = {"train/groups_filtered": 0.0, "agent/episodes": 24.0, "agent/prompts": 8.0}
+"""Two groups of faults alone, which are neither kept nor filtered."""
+
+
+@pytest.mark.parametrize(
+    ("more", "rollouts", "groups"),
+    [
+        ({"agent/episodes": 24.0}, 3, "6/8 kept (2 filtered), 18/24"),
+        ({"agent/episodes": 48.0}, 6, "6/8 kept (2 filtered), 18/48"),
+        (
+            {"train/groups_filtered": 0.0, "agent/episodes": 24.0, "agent/prompts": 8.0},
+            3,
+            "6/8 kept (0 filtered), 18/24",
+        ),
+    ],
+)
+def test_short_summary_of_a_step(more: dict[str, float], rollouts: int, groups: str) -> None:
     """S3-08. The document's own lines contradict each other: 3 rollouts for each of 8 queries are 24, and not 48."""
-    step = replace(STEP, metrics={**STEP.metrics, "agent/episodes": episodes})
-    assert short_lines(step, 200) == [
+    assert short_lines(replace(STEP, metrics={**STEP.metrics, **more}), 200) == [
         "📊 Step 10/200",
         f"📊 Collecting {rollouts} rollouts for 8 queries...",
-        f"  Groups: 6/8 kept (2 filtered), {early} finished early",
+        f"  Groups: {groups} finished early",
     ]
-
-
-def test_groups_of_faults_alone_are_neither_kept_nor_filtered() -> None:
-    metrics = {**STEP.metrics, "train/groups_filtered": 0.0, "agent/episodes": 24.0, "agent/prompts": 8.0}
-    assert short_lines(replace(STEP, metrics=metrics), 200)[1:] == [
-        "📊 Collecting 3 rollouts for 8 queries...",
-        "  Groups: 6/8 kept (0 filtered), 18/24 finished early",
-    ]
-    assert "  - Total groups: 8" in detailed_lines(metrics)
 
 
 def test_both_verbosities() -> None:

@@ -152,14 +152,6 @@ def test_two_threads_that_ask_for_the_same_compute_it_once():
         assert set(threads.map(lambda _: cache.get("key", compute), range(8))) == {1}
 
 
-def test_what_fails_leaves_nothing_in_the_cache():
-    cache = SharedCache(2, lambda _: 1)
-    for key in range(5):
-        with pytest.raises(ZeroDivisionError):
-            cache.get(key, lambda: 1 / 0)
-    assert cache.size == 0
-
-
 def test_a_row_of_a_validation_alone_is_no_row_of_training(tmp_path):
     path = tmp_path / "events.jsonl"
     score = {"val-core/maths/reward/mean@1": 0.5}

@@ -108,16 +108,6 @@ def test_a_tracker_that_is_down_catches_up(folder, tmp_path, monkeypatch):
     assert (blocked / "p" / "one.jsonl").read_text().count("\n") == 2
 
 
-def test_a_tracker_that_stays_down_does_not_keep_the_end_waiting(folder, tmp_path, monkeypatch):
-    (tmp_path / "blocked").write_text("")
-    monkeypatch.setenv("VERL_FILE_LOGGER_ROOT", str(tmp_path / "blocked"))
-    folder.write([step(0)])
-    sent, messages = send(folder.path)
-    assert "blocked" in sent.failure and len(messages) == 1
-    monkeypatch.delenv("VERL_FILE_LOGGER_ROOT")
-    assert send(folder.path)[0].steps == 1
-
-
 def test_one_process_at_a_time_sends_a_run(folder):
     folder.write([step(0)])
     send(folder.path)
