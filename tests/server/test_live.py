@@ -14,7 +14,7 @@ from starlette.testclient import WebSocketDenialResponse
 from launcher.core.events import Alert, Restarted, Step, to_line
 from launcher.server import live
 from launcher.server.live import BegunAnew, LiveStreams, Overtaken
-from tests.server.conftest import write_run
+from tests.server.conftest import only_job, write_run
 
 LINES = 400
 HERE = "ws://localhost:8000"
@@ -107,8 +107,7 @@ def test_a_log_that_is_begun_anew_ends_the_stream(tmp_path):
 def test_a_socket_has_the_lines_after_a_number_and_then_what_comes(root, client):
     folder = write_run(root / "math" / "one", how="stopped")
     lines = (folder / "events.jsonl").read_text().splitlines()
-    client.app.state.services.jobs.scan()
-    [job] = client.get("/api/jobs").json()["items"]
+    job = only_job(client)
     with client.websocket_connect(f"{HERE}/api/jobs/{job['uuid']}/stream?after=2", subprotocols=["live"]) as socket:
         assert socket.accepted_subprotocol == "live"
         assert [socket.receive_text() for _ in lines[3:]] == lines[3:]
