@@ -154,8 +154,8 @@ class _Reader:
             if kind in _UNDOING_KINDS:
                 self._drop_undone(line, seq)
             step = node.get("step")
-            has_step = isinstance(step, int) and abs(step) < LARGEST
-            self._places.setdefault(kind, array("q")).extend((seq, offset, size, step if has_step else NO_STEP))
+            place = seq, offset, size, step if isinstance(step, int) and abs(step) < LARGEST else NO_STEP
+            self._places.setdefault(kind, array("q")).extend(place)
             return
         try:
             self._add_step(seq, node)
