@@ -21,6 +21,7 @@ from sqlalchemy.exc import IntegrityError
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import adapter
+from launcher.core.state import RunState
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
@@ -45,6 +46,7 @@ class ServedJob:
     node: dict[str, Any] = field(default_factory=dict)
     """Its row in responses, the same in a list and alone; empty until its folder was read."""
     standing: Standing = field(default_factory=lambda: Standing("created"))
+    state: RunState = field(default_factory=RunState)
     mark: Mark = ()
     reader: RunReader | None = None
     """Only while the run is being written."""
@@ -272,6 +274,7 @@ class Jobs:
         if mark[-1:] != job.mark[-1:]:
             job.words = words_of_run(job.folder)
         run = self._read_state(job) if job.has_folder else None
+        job.state = run.state if run else RunState()
         job.standing = standing_of(job.record, run, job.folder, begins=self.begins(job))
         job.node = job_node(job.record, run, job.standing, job.words, attempt=len(job.folder.attempts()))
         job.mark = mark

@@ -10,8 +10,6 @@ from fastapi import APIRouter, Response
 
 from launcher.core.events import Level
 from launcher.core.state import RunState
-from launcher.runs import store
-from launcher.server.jobs import ServedJob
 from launcher.server.routes.records import USAGE_FIELDS
 from launcher.server.services import Services, UsesServices
 
@@ -46,17 +44,9 @@ def _values(services: Services) -> Iterator[tuple[str, str, float]]:
             continue
         name = f"{name} {job.uuid}" if name in names else name  # the same name in another folder of runs
         names.add(name)
-        yield from values_of(name, _state(services, job), job.node["alerts"], is_written=job.reader is not None)
-
-
-def _state(services: Services, job: ServedJob) -> RunState:
-    """The state of a run; of one that ended more than RECENT_S ago only the step."""
-    if job.reader:
-        return job.reader.state
-    if time.time() - job.standing.since > RECENT_S:
-        return RunState(step=job.node["step"])
-    state: RunState = services.memo.get(("state", job.folder.path, job.mark), lambda: store.see(job.folder).state)
-    return state
+        is_old = not job.reader and time.time() - job.standing.since > RECENT_S
+        state = RunState(step=job.state.step) if is_old else job.state
+        yield from values_of(name, state, job.node["alerts"], is_written=job.reader is not None)
 
 
 def values_of(
