@@ -11,7 +11,7 @@ import pytest
 from launcher.core.episode_record import EpisodeRecord, EpisodeTurn
 from launcher.core.events import HeldOutEpisodes, Step, TrainingGroup
 from launcher.core.rubric import Evaluation, evaluation_of
-from launcher.core.state import RunState, after
+from launcher.core.state import RunState
 from launcher.monitor.agents import detailed_lines, rubric_lines, saved_line, short_lines, trend_line, turn_table
 from launcher.monitor.console import console_lines, screen_lines
 
@@ -218,14 +218,6 @@ def test_both_verbosities() -> None:
         screen_lines(single, state, verbose=True) == screen_lines(single, state)
         and len(screen_lines(single, state)) == 1
     )
-
-
-def test_the_first_evaluation_is_remembered() -> None:
-    event = replace(example(), rewards=(0.5,) * N)
-    state = after(RunState(), event)
-    later = after(state, example())
-    assert (state.first_reward, later.first_reward) == (0.5, 0.5)
-    assert console_lines(example(), later) == rubric_lines(found())
 
 
 def test_groups_are_shown_where_all_is_wanted() -> None:

@@ -72,16 +72,6 @@ def test_the_cause_of_one_process(
     assert verdict.rank == 0 and verdict.why.startswith("rank 0: ") and not verdict.why.endswith(": ")
 
 
-def test_what_is_retried() -> None:
-    """The numbers that the supervisor goes by, in one place."""
-    every = [value for value in vars(failure).values() if isinstance(value, Cause)]
-    assert {cause.name: cause.most for cause in every} == {
-        "node": None, "killed": None, "connection": None, "gpu": None,  # may pass
-        "memory": 1, "gpu memory": 1,  # the same step will mostly fail again
-        "disk": 0, "numbers": 0, "configuration": 0, "code": 0,  # need a person
-    }  # fmt: skip
-
-
 LOST = ProcessExit(0, 1, crash(GLOO))
 SEVERAL: list[tuple[str, ProcessExit, list[ProcessExit], Cause, int]] = [
     ("its neighbour ran out of memory", LOST, [ProcessExit(1, None, crash(CUDA))], failure.GPU_MEMORY, 1),

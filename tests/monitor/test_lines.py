@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 
 import pytest
@@ -118,15 +117,6 @@ PROGRESS = [
 @pytest.mark.parametrize(("state", "line"), PROGRESS, ids=[line for _, line in PROGRESS])
 def test_progress(state: RunState, line: str) -> None:
     assert progress_line(state) == f"Training Progress: {line}"
-
-
-def test_the_bar_is_always_ten_wide() -> None:
-    """As tqdm draws it: `{percentage:3.0f}%|` and ten cells of eighths."""
-    for done in range(101):
-        found = re.fullmatch(r"Training Progress: ([ \d]{3})%\|(.{10})\| .*", progress_line(at(done, 100, 1.0, 1.0)))
-        assert found and int(found[1]) == done
-        cells = found[2].rstrip()
-        assert cells.count("█") == done // 10 and len(cells) - done // 10 == (done % 10 * 8 // 10 > 0)
 
 
 def test_clock_and_date() -> None:

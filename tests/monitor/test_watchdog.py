@@ -120,12 +120,6 @@ def test_what_held_us_up_is_not_held_against_others() -> None:
     assert [at for at, _ in silent(made, state, 5000.0, 20.0)] == [13.5]
 
 
-def test_factor_and_grace_are_the_settings() -> None:
-    made = StallDetector(10.0, 0.5, [], 1000.0)
-    made.hear([Step(at=0.0, step=5, metrics={})], 1000.0)
-    assert [at for at, _ in silent(made, fold(TRAINED), 1000.0, 60.0)] == [31.0]
-
-
 # ---- who
 
 RUNS, WAITS = "rewards/math.py", "torch/distributed/distributed_c10d.py"
