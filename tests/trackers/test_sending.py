@@ -151,7 +151,7 @@ def test_the_id_stays_when_the_folder_is_renamed(folder):
 def test_killed_again_and_again_it_sends_everything_once(folder, kill_once_sent):
     """The process that a run starts, killed at five moments while the log grows."""
     chance, count = random.Random(0), 0
-    argv = [sys.executable, "-m", "launcher.trackers.process", "file", str(folder.path)]
+    argv = [sys.executable, "-m", "launcher.trackers.sending", "file", str(folder.path)]
     for _ in range(5):
         folder.write([step(count + n) for n in range(300)])
         count += 300
