@@ -10,7 +10,6 @@ import orjson
 from starlette.responses import Response
 
 from launcher.core.events import writable
-from launcher.core.redaction import redact
 
 _CONTROL = re.compile(r"[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -39,10 +38,3 @@ class Json(Response):
 
     def render(self, content: Any) -> bytes:
         return encoded(content)
-
-
-class RedactedJson(Json):
-    """The same, redacted: for content that came with a request. Files of runs hold no secrets."""
-
-    def render(self, content: Any) -> bytes:
-        return redact(encoded(content).decode()).encode()

@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from launcher.core.metrics import better
 from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.redaction import redact
 from launcher.core.state import Status
-from launcher.server.answers import Json, RedactedJson, encoded_node
+from launcher.server.answers import Json, encoded, encoded_node
 from launcher.server.launching import NewJob
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
@@ -138,12 +139,13 @@ def create_job(
     request: Request,
     dry_run: Annotated[bool, Query(description="Create nothing: answer with what `rlrun plan --json` prints.")] = False,
     idempotency_key: Annotated[Text, Header(max_length=255, description="The same key and body make one job.")] = "",
-) -> Json:
+) -> Response:
     """A job that `POST /api/jobs/{uuid}/start` starts; a plan also has the `command` that does the same, and the first
     `rows` as tokens."""
     new = _new_job(body)
     if dry_run:
-        return RedactedJson(services.launching.plan(new))
+        plan = redact(encoded(services.launching.plan(new)).decode())  # what came with the request may hold a secret
+        return Response(plan, media_type="application/json")
     about = {"who": request.scope.get("who", ""), **new.about}
     job, is_new = services.launching.create(replace(new, about=about), idempotency_key)
     return Json(job.node, 201 if is_new else 200)
