@@ -38,7 +38,7 @@ from launcher.core.events import (
     from_node,
     to_line,
 )
-from launcher.core.files import AppendOnlyFile, read_lines, write_atomic
+from launcher.core.files import AppendOnlyFile, write_atomic
 from launcher.core.metric_aliases import by_our_names
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import redact
@@ -48,6 +48,7 @@ from launcher.logs.forms.dicts import flattened
 from launcher.monitor.console import console_lines
 from launcher.runs.folder import LOGGED, Folder, Lock
 from launcher.server.jobs import Jobs
+from launcher.server.live import LogPosition
 from launcher.server.records import JobRecord
 from launcher.views.findings import judge_of
 from launcher.views.record import RunRecord
@@ -91,14 +92,10 @@ class LoggedRows:
     @classmethod
     def read(cls, path: Path) -> LoggedRows:
         """The state of the log at `path`; an incomplete last line, which a kill left, is truncated."""
-        rows, end = cls(), 0
-        with path.open("rb") as log:
-            for line, size, ended in read_lines(log):
-                if not ended:
-                    os.truncate(path, end)
-                    break
-                end += size
-                rows.see(line)
+        rows, end = cls(), LogPosition(path)
+        for _, line in end.lines():
+            rows.see(line)
+        os.truncate(path, end.offset)
         return rows
 
     def see(self, line: bytes) -> None:

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 
 from launcher.core.events import Event
-from launcher.core.problems import Problem, Problems, short_repr
 from launcher.runs.folder import Folder
 from launcher.server.access import AccessTokens
 from launcher.server.columns import Columns
@@ -134,15 +133,6 @@ class ReadRun:
         covered_steps = set(log_columns.places_of(*kinds)[:, 3].tolist())
         only_steps = steps if steps and covered_steps.issuperset(steps) else None
         return LogOrRun(self.folder, "rlrun", lambda: log_columns.events(*kinds, steps=only_steps))
-
-    def inside(self, path: Path) -> Path:
-        """`path`, if it is an existing file of the run. Raises `Problems` otherwise, also for a link that leads out of
-        the folder, as a copied one may hold."""
-        root = self.folder.path.resolve()
-        if not path.resolve().is_relative_to(root) or not path.is_file():
-            got = f"the run has no {short_repr(str(path.relative_to(self.folder.path)))}"
-            raise Problems(Problem("name", got, "use a file of the run", "not-found"))
-        return path
 
 
 def read_run(uuid: Uuid, services: UsesServices) -> ReadRun:

@@ -222,5 +222,6 @@ def _find_group(run: ReadRun, step: int, group: int) -> TrainingGroup:
 
 
 def _token_lines(run: ReadRun, step: int, group: int) -> dict[int, bytes]:
-    file = run.folder.path / NAME
-    return answer_lines(run.inside(file), step, group) if file.is_file() else {}
+    """The lines of its answers; none where the file is a link that leads out of the folder, as a copied one may be."""
+    file, root = run.folder.path / NAME, run.folder.path.resolve()
+    return answer_lines(file, step, group) if file.is_file() and file.resolve().is_relative_to(root) else {}
