@@ -47,6 +47,7 @@ class ServedJob:
     """Its row in responses, the same in a list and alone; empty until its folder was read."""
     standing: Standing = field(default_factory=lambda: Standing("created"))
     state: RunState = field(default_factory=RunState)
+    """That of its run, of which `node` is made."""
     mark: Mark = ()
     reader: RunReader | None = None
     """Only while the run is being written."""
