@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,7 +44,6 @@ from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import redact
 from launcher.core.settings import adapter
 from launcher.core.state import RunState, after
-from launcher.logs.forms.dicts import flattened
 from launcher.monitor.console import console_lines
 from launcher.runs.folder import LOGGED, Folder, Lock
 from launcher.server.jobs import Jobs
@@ -262,12 +261,19 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row under our metric names; if two names mean one metric, only one of them is translated."""
     values = dict[str, float]()
     scores = {f"val-core/{name}/reward/mean@1": score for name, score in (row.get("held_out") or {}).items()}
-    reported: dict[str, Any] = {"training/epoch": row.get("epoch"), **flattened(row["metrics"], DEEPEST), **scores}
+    reported: dict[str, Any] = {"training/epoch": row.get("epoch"), **dict(_flat(row["metrics"])), **scores}
     for name, value in reported.items():
         with suppress(ValueError, TypeError, OverflowError):  # not a number: a text, a picture
             values[name] = float(value)
     names = {theirs: ours for ours, theirs in by_our_names(values).items()}
     return {names.get(name, name): value for name, value in values.items()}
+
+
+def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value with its name; that of a nested one is `outer/inner`, as in verl."""
+    for name, value in metrics.items():
+        nested = isinstance(value, Mapping) and prefix.count("/") < DEEPEST
+        yield from _flat(value, f"{prefix}{name}/") if nested else [(f"{prefix}{name}", value)]
 
 
 def folder_for(jobs: Jobs, uuid: str) -> Folder:
