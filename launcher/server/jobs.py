@@ -107,8 +107,13 @@ class Jobs:
                 return existing, False
             if record.uuid in self._jobs:
                 raise Problems(Problem("uuid", f"{short_repr(record.uuid)} is taken", "use another", "in-use"))
-            with suppress(IntegrityError):  # another server stores the same request at the same moment
-                self._store_record(record)
+            try:
+                with self.database.session() as session:
+                    session.add(_row_of(record))
+            except IntegrityError:  # another server has just stored the same request
+                self._read_rows(JobRow.uuid == record.uuid)
+                return self.get(record.uuid), False
+            write_record(self._record_path(record), record)
             job = ServedJob(record, self._folder_of(record))
             self._register(job)
             self._refresh(job)
@@ -134,7 +139,8 @@ class Jobs:
             job.record = replace(job.record, **fields)
             self._at.pop(str(job.folder.path), None)
             job.folder = self._folder_of(job.record)
-            self._store_record(job.record)
+            write_record(self._record_path(job.record), job.record)
+            self._index(job.record)
             if old_file != self._record_path(job.record):
                 old_file.unlink(missing_ok=True)
             self._register(job)
@@ -142,14 +148,9 @@ class Jobs:
             self._refresh(job)
             return job
 
-    def _store_record(self, record: JobRecord) -> None:
-        """Write its file first: a row that the database lacks is read from there."""
-        write_record(self._record_path(record), record)
-        self._index(record)
-
     def _index(self, record: JobRecord) -> None:
         with self.database.session() as session:
-            session.merge(JobRow(uuid=record.uuid, place=record.place, record=record.node))
+            session.merge(_row_of(record))
 
     def _record_path(self, record: JobRecord) -> Path:
         """The record of a run outside the run root, which may be another person's, lies below the run root."""
@@ -294,6 +295,10 @@ class Jobs:
             return store.see(folder) if folder.spec.is_file() or folder.events.is_file() else None
         job.reader = job.reader or RunReader(folder.events)
         return store.see(folder, job.reader)
+
+
+def _row_of(record: JobRecord) -> JobRow:
+    return JobRow(uuid=record.uuid, place=record.place, record=record.node)
 
 
 def _folders_in(path: str) -> list[str]:
