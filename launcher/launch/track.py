@@ -1,4 +1,4 @@
-"""The trackers of a run that trains here: one process each (`launcher.trackers.process`), started, restarted and ended
+"""The trackers of a run that trains here: one process each (`launcher.trackers.sending`), started, restarted and ended
 without ever keeping the run waiting.
 
 logs/tracker-NAME.log     the output of the process
@@ -21,7 +21,7 @@ from launcher.launch.supervise import LONGEST_PAUSE_S, pause_s
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.trackers import trackers_of
-from launcher.trackers.process import FINISH_S
+from launcher.trackers.sending import FINISH_S
 
 LOOK_S = 1.0  # between two looks at the processes
 KILLED_S = 1.0  # after FINISH_S, in which a process ends by itself
@@ -48,7 +48,7 @@ class TrackerProcess:
 
     def _start(self, now: float) -> None:
         self._starts = min(self._starts + 1, 10)
-        argv = [sys.executable, "-P", "-m", "launcher.trackers.process", self.name, str(self.folder.path)]
+        argv = [sys.executable, "-P", "-m", "launcher.trackers.sending", self.name, str(self.folder.path)]
         try:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=self._output, stderr=self._output, start_new_session=True,

@@ -10,7 +10,6 @@ import orjson
 from starlette.responses import Response
 
 from launcher.core.events import writable
-from launcher.core.redaction import redact
 
 _CONTROL = re.compile(r"[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -18,7 +17,11 @@ _CONTROL = re.compile(r"[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 def encoded(view: Any) -> bytes:
     """`view`, of dataclasses, mappings, lists and paths, as JSON; control and text direction characters are escaped,
     also those that JSON allows."""
-    node = writable(view)
+    return encoded_node(writable(view))
+
+
+def encoded_node(node: Any) -> bytes:
+    """As `encoded`, of what `writable` has returned, which takes most of the time."""
     try:
         data = orjson.dumps(node, default=str, option=orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError:  # an integer of more than 64 bits
@@ -35,10 +38,3 @@ class Json(Response):
 
     def render(self, content: Any) -> bytes:
         return encoded(content)
-
-
-class RedactedJson(Json):
-    """The same, redacted: for content that came with a request. Files of runs hold no secrets."""
-
-    def render(self, content: Any) -> bytes:
-        return redact(encoded(content).decode()).encode()

@@ -8,7 +8,6 @@ as in every view.
 from __future__ import annotations
 
 import os
-import re
 import struct
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,8 +31,9 @@ from launcher.core.events import (
     Step,
     from_line,
 )
-from launcher.core.files import open_file, read_lines
+from launcher.core.files import open_file
 from launcher.core.redaction import printable
+from launcher.server.live import BegunAnew, LogPosition
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -41,10 +41,6 @@ Floats = NDArray[np.float64]
 EventT = TypeVar("EventT", bound=Event)
 
 NO_STEP = -(2**63)  # the step of an event that has none
-_HEAD = re.compile(
-    rb'\{(?:"seq":\d+,)?(?:"attempt":\d+,)?"kind":"(\w+)"(?:,"at":[-+.eE\d]+)?(?:,"step":(-?\d{1,18})\b)?'
-)
-"""How `core.events.to_line` begins a line: kind and step of an event, without parsing the rest of it."""
 _PROCESS_KINDS = {kind.__name__ for kind in PROCESS_EVENTS}
 _UNDOING_KINDS = {kind.__name__ for kind in GOES_BACK}
 
@@ -59,13 +55,10 @@ class MetricColumn:
 
 @dataclass(frozen=True)
 class Columns:
-    """What a log holds up to byte `offset`; `read_on` returns a new value and leaves this one unchanged."""
+    """What a log holds up to `end`; `read_on` returns a new value and leaves this one unchanged."""
 
-    path: Path
-    offset: int = 0
-    lines: int = 0
-    """Lines read so far, which is the `seq` of the next one."""
-    inode: int = 0
+    end: LogPosition
+    """Up to where the log was read."""
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     """[R], as `at` (Unix seconds) and `seq`: a row is a `Step` event that is not undone, in log order."""
     at: Floats = field(default_factory=lambda: np.empty(0))
@@ -79,12 +72,17 @@ class Columns:
         values = sum(column.values.nbytes + column.rows.nbytes for column in self.series.values())
         return values + 3 * self.steps.nbytes + sum(column.nbytes for column in self.places.values()) + 4096
 
+    @classmethod
+    def of(cls, path: Path) -> Columns:
+        """What the log at `path` holds; nothing where there is none."""
+        return cls(LogPosition(path)).read_on()
+
     def read_on(self) -> Columns:
-        """What the log holds now; only what was appended is read. Empty where there is no log."""
+        """What the log holds now; only what was appended is read, unless it was begun anew."""
         try:
             return _Reader(self).read()
-        except FileNotFoundError:
-            return Columns(self.path)
+        except BegunAnew:
+            return Columns.of(self.end.path)
 
     def rows_between(self, first: float | None, last: float | None) -> Ints:
         """Indices of the rows with `first` <= step <= `last`; None is no bound."""
@@ -111,7 +109,7 @@ class Columns:
         """The events at these places; unreadable ones are skipped. Raises `OSError` where the log cannot be opened."""
         if not len(places):
             return
-        with open_file(self.path) as file:
+        with open_file(self.end.path) as file:
             for _, offset, size, _ in places.tolist():
                 try:
                     event = from_line(os.pread(file.fileno(), size, offset))
@@ -142,38 +140,30 @@ class _Reader:
         self._places: dict[str, array[int]] = {}
 
     def read(self) -> Columns:
-        with open_file(self.found.path) as file:
-            stat = os.fstat(file.fileno())
-            if stat.st_size < self.found.offset or self.found.inode not in (0, stat.st_ino):
-                self._reset_to(Columns(self.found.path))  # the log was replaced or truncated
-            seq, offset = self.found.lines, self.found.offset
-            file.seek(offset)
-            for line, size, ended in read_lines(file):
-                if not ended:
-                    break
-                self._add_line(seq, line, offset, size)
-                seq, offset = seq + 1, offset + size
+        """Raises `BegunAnew`."""
+        end = replace(self.found.end)
+        for offset, line in end.lines():
+            self._add_line(end.seq - 1, line, offset, end.offset - offset)
         self._flush_buffers()
-        return replace(self.found, offset=offset, lines=seq, inode=stat.st_ino)
+        return replace(self.found, end=end)
 
     def _add_line(self, seq: int, line: bytes, offset: int, size: int) -> None:
         """Add a step's values to the columns; of any other event add the place."""
-        if line.find(b'"kind":"Step"', 0, 80) < 0:
-            head = _HEAD.match(line)
-            kind, step = (head[1].decode(), head[2]) if head else _read_head(line)
+        node = _parse(line)
+        if (kind := str(node.get("kind", ""))) != "Step":
             if kind in _UNDOING_KINDS:
                 self._drop_undone(line, seq)
-            if kind != "Step":  # a step of another writer may be spelled differently
-                place = (seq, offset, size, NO_STEP if step is None else int(step))
-                self._places.setdefault(kind, array("q")).extend(place)
-                return
+            step = node.get("step")
+            place = seq, offset, size, step if isinstance(step, int) and abs(step) < LARGEST else NO_STEP
+            self._places.setdefault(kind, array("q")).extend(place)
+            return
         try:
-            self._add_step(seq, orjson.loads(line))
+            self._add_step(seq, node)
         except (*INVALID, struct.error):  # damaged, or a number is written as a text such as "NaN"
             with suppress(*INVALID):
                 event = from_line(line)
                 if isinstance(event, Step):
-                    self._add_step(seq, {"kind": "Step", **vars(event)})
+                    self._add_step(seq, vars(event))
 
     def _add_step(self, seq: int, node: Mapping[str, Any]) -> None:
         """Raises `INVALID` or `struct.error` where the node is not a valid step; nothing is added then."""
@@ -181,8 +171,8 @@ class _Reader:
         as_before = (names := tuple(metrics)) == self._names
         pack = self._pack if as_before else struct.Struct(f"{len(names)}d").pack
         packed = pack(*metrics.values())
-        if node["kind"] != "Step" or not 0 <= at < YEAR_9999:
-            raise ValueError("it has no time, or is no step")
+        if not 0 <= at < YEAR_9999:
+            raise ValueError("it has no time")
         row = self._first_row + len(self._steps)
         self._steps.append(node["step"])
         self._at.append(at)
@@ -247,11 +237,10 @@ def _join_columns(parts: Sequence[MetricColumn]) -> MetricColumn:
     return MetricColumn(rows, values)
 
 
-def _read_head(line: bytes) -> tuple[str, int | None]:
-    """Kind and step of a line that `to_line` did not write; an empty kind where it is damaged."""
-    try:
-        node = parse_json(line)
-        step = node.get("step")
-        return str(node["kind"]), step if isinstance(step, int) and abs(step) < LARGEST else None
-    except INVALID:
-        return "", None
+def _parse(line: bytes) -> dict[str, Any]:
+    """A line's object; empty where it is damaged."""
+    for parse in (orjson.loads, parse_json):  # the first is fast, and refuses NaN, which other programs may write
+        with suppress(*INVALID):
+            node = parse(line)
+            return node if isinstance(node, dict) else {}
+    return {}

@@ -5,15 +5,13 @@ Jobs are only indexed here: `--reindex` rebuilds them from their folders. Tokens
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import JSON, Float, String, Text, create_engine, event, make_url
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from launcher.core.problems import Problem, Problems, error_message
 
@@ -55,12 +53,8 @@ class Database:
         except OperationalError as error:
             got = f"the database cannot be opened: {error_message(error)}"
             raise Problems(Problem("--db", got, "use another address", "not-reachable")) from error
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """A transaction, committed at the end and rolled back by an exception."""
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
-            yield session
+        self.session = sessionmaker(self.engine, expire_on_commit=False).begin
+        """Gives a transaction, committed at the end of a block and rolled back by an exception."""
 
     def close(self) -> None:
         self.engine.dispose()

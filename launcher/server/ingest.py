@@ -38,14 +38,16 @@ from launcher.core.events import (
     from_node,
     to_line,
 )
-from launcher.core.files import AppendOnlyFile, read_lines, write_atomic
+from launcher.core.files import AppendOnlyFile, write_atomic
 from launcher.core.metric_aliases import by_our_names
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import redact
+from launcher.core.settings import adapter
 from launcher.core.state import RunState, after
 from launcher.monitor.console import console_lines
 from launcher.runs.folder import LOGGED, Folder, Lock
 from launcher.server.jobs import Jobs
+from launcher.server.live import LogPosition
 from launcher.server.records import JobRecord
 from launcher.views.findings import judge_of
 from launcher.views.record import RunRecord
@@ -89,14 +91,10 @@ class LoggedRows:
     @classmethod
     def read(cls, path: Path) -> LoggedRows:
         """The state of the log at `path`; an incomplete last line, which a kill left, is truncated."""
-        rows, end = cls(), 0
-        with path.open("rb") as log:
-            for line, size, ended in read_lines(log):
-                if not ended:
-                    os.truncate(path, end)
-                    break
-                end += size
-                rows.see(line)
+        rows, end = cls(), LogPosition(path)
+        for _, line in end.lines():
+            rows.see(line)
+        os.truncate(path, end.offset)
         return rows
 
     def see(self, line: bytes) -> None:
@@ -180,18 +178,15 @@ class LoggedJob:
             for event in events_of(self.folder.events, logged.seq) if undoes else (logged.event,):
                 self._record.state = after(self._record.state, event)
                 self._record.take(event)
-                self._write_new_alerts(self._judge.see(event))
+                for alert in self._judge.see(event):
+                    if (alert.step, alert.text) not in self._log.alerts:
+                        self._write(alert)
         return bool(events)
 
     def close(self) -> None:
         self._events.close()
         self._console.close()
         self._lock.__exit__()
-
-    def _write_new_alerts(self, alerts: list[Alert]) -> None:
-        for alert in alerts:
-            if (alert.step, alert.text) not in self._log.alerts:
-                self._write(alert)
 
     def _write(self, event: Event, **mark: Any) -> None:
         line = redact(to_line(event, seq=self._log.seq, attempt=self._log.attempt, **mark)).encode()
@@ -246,23 +241,16 @@ class LoggedJob:
                     "kind": "Alert", "step": self._log.step, "rule": "log_status",
                     "level": LEVELS.get(status.lower(), "info"), "text": f"{status}: {message}" if message else status,
                 }  # fmt: skip
-            case "begin":
-                return LoggerSession(at=_valid_time(at), open=True)
-            case "finish":
+            case "begin" | "finish":
                 if row.get("how", "finished") not in get_args(How):
                     raise ValueError(f"how: {row['how']!r} is none of {', '.join(get_args(How))}")
-                return LoggerSession(at=_valid_time(at), open=False)
+                session: Event = adapter(LoggerSession).validate_python({"at": at, "open": kind == "begin"})
+                return session
             case _:
                 raise ValueError(f"kind: {kind!r} is none of metrics, gpu, checkpoint, status, begin, finish")
         event = from_node({"at": at, **node})
         assert event
         return event
-
-
-def _valid_time(at: object) -> float:
-    step = from_node({"kind": "Step", "at": at, "step": 0, "metrics": {}})  # raises `INVALID` for a bad time
-    assert step
-    return step.at
 
 
 def _in_bytes(gigabytes: float | None) -> int | None:
@@ -327,15 +315,14 @@ class Ingest:
 
     def _watch_jobs(self) -> None:
         while not self._closed.wait(min(LOOK_S, self._idle_s)):
-            for uuid, job in list(self._jobs.items()):
-                while self._call_if_open(uuid, job, job.judge):
+            for uuid in list(self._jobs):
+                while self._judge(uuid):
                     pass
             self.close(self._idle_s)
 
-    def _call_if_open(self, uuid: str, job: LoggedJob, call: Callable[[], bool]) -> bool:
-        """Run `call` under the job's lock and return its result; False where the job was closed."""
+    def _judge(self, uuid: str) -> bool:
         with self._locks[uuid]:
-            return self._jobs.get(uuid) is job and call()
+            return uuid in self._jobs and self._jobs[uuid].judge()
 
     def close(self, idle_s: float = -math.inf) -> None:
         """Close the jobs that were silent for so long; by default close all of them, and stop watching."""

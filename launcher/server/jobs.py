@@ -9,21 +9,22 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy.exc import IntegrityError
 
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import adapter
+from launcher.core.state import RunState
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
-from launcher.server.answers import encoded
 from launcher.server.database import Database, JobRow
 from launcher.server.logs import CopiedLogs, stamp_of
 from launcher.server.records import CREATED, FILE, JobRecord, id_of_place, read_record, write_record
@@ -43,16 +44,15 @@ class ServedJob:
     folder: Folder
     """Of a job that has not been started, a path at which nothing exists."""
     node: dict[str, Any] = field(default_factory=dict)
-    """Its row in responses, the same in a list and alone."""
-    body: bytes = b""
-    """`node` as JSON, so that a list of a thousand jobs only joins bytes."""
+    """Its row in responses, the same in a list and alone; empty until its folder was read."""
     standing: Standing = field(default_factory=lambda: Standing("created"))
+    state: RunState = field(default_factory=RunState)
+    """That of its run, of which `node` is made."""
     mark: Mark = ()
     reader: RunReader | None = None
     """Only while the run is being written."""
     words: dict[str, Any] = field(default_factory=dict)
-    spec: tuple[int, int] = (0, 0)
-    """Size and time of the spec.yaml from which `words` were read."""
+    """Its settings as fields of the job API."""
     busy: threading.Lock = field(default_factory=threading.Lock)
     """Held while it is started or stopped."""
 
@@ -71,7 +71,6 @@ class Jobs:
     def __init__(self, root: Path, also: Iterable[Path], database: Database) -> None:
         self.root, self.also, self.database = root, tuple(also), database
         self.logs = CopiedLogs(root, self.also)
-        self.at_each_look = list[Callable[[], None]]()
         self._jobs = dict[str, ServedJob]()
         self._at = dict[str, ServedJob]()
         self.lock = threading.RLock()
@@ -94,38 +93,44 @@ class Jobs:
 
     def every(self, *, unread: bool = False) -> list[ServedJob]:
         """All jobs whose folder was read, the one that began last first; with `unread` also the others."""
-        jobs = [job for job in list(self._jobs.values()) if job.body or unread]  # never waits for a scan
+        jobs = [job for job in list(self._jobs.values()) if job.node or unread]  # never waits for a scan
         return sorted(jobs, key=lambda job: -(job.node.get("started_at") or job.record.created_at))
 
     # ---- changing
 
     def add(self, record: JobRecord) -> tuple[ServedJob, bool]:
         """Register a job in its file and in the database; a record with a `place` is that of the folder there. Returns
-        the job, and whether it is new: the same Idempotency-Key and request give the existing one. Raises `Problems`
-        where another job has its id, or another request had its key."""
+        the job, and whether it is new: a repeated request gives the existing one. Raises `Problems` where another job
+        has its id, or another request had its Idempotency-Key."""
         with self.lock:
+            if existing := self.repeated(record.uuid, record.digest):
+                return existing, False
             if record.uuid in self._jobs:
                 raise Problems(Problem("uuid", f"{short_repr(record.uuid)} is taken", "use another", "in-use"))
-            if existing := self.of_key(record.key, record.digest):
-                return existing, False
+            try:
+                with self.database.session() as session:
+                    session.add(_row_of(record))
+            except IntegrityError:  # another server has just stored the same request
+                self._read_rows(JobRow.uuid == record.uuid)
+                return self.get(record.uuid), False
+            write_record(self._record_path(record), record)
             job = ServedJob(record, self._folder_of(record))
-            self._store_record(record)
             self._register(job)
             self._refresh(job)
             return job, True
 
-    def of_key(self, key: str, digest: str) -> ServedJob | None:
-        """The job that a request with this Idempotency-Key made. Raises `Problems` where that was another request."""
+    def repeated(self, uuid: str, digest: str) -> ServedJob | None:
+        """The job that an earlier request with an Idempotency-Key made: `uuid` is of that key, `digest` of the request,
+        empty without a key. Raises `Problems` where that was another request."""
         with self.lock:
-            if key and not any(job.record.key == key for job in self._jobs.values()):  # another server may have made it
-                self._read_rows(JobRow.record["key"].as_string() == key)
-            job = next((job for job in self._jobs.values() if key and job.record.key == key), None)
-        if job is None:
-            return None
-        if job.record.digest != digest:
-            got = "was sent before with another request"
-            raise Problems(Problem("Idempotency-Key", got, "use a new key for a new request", "in-use"))
-        return self.get(job.uuid)
+            if digest and uuid not in self._jobs:  # another server may have made it
+                self._read_rows(JobRow.uuid == uuid)
+            if not digest or uuid not in self._jobs:
+                return None
+            if self._jobs[uuid].record.digest != digest:
+                got = "was sent before with another request"
+                raise Problems(Problem("Idempotency-Key", got, "use a new key for a new request", "in-use"))
+            return self.get(uuid)
 
     def change(self, job: ServedJob, **fields: Any) -> ServedJob:
         """Replace fields of a job's record, such as name, place or request."""
@@ -134,21 +139,18 @@ class Jobs:
             job.record = replace(job.record, **fields)
             self._at.pop(str(job.folder.path), None)
             job.folder = self._folder_of(job.record)
-            self._store_record(job.record)
+            write_record(self._record_path(job.record), job.record)
+            self._index(job.record)
             if old_file != self._record_path(job.record):
                 old_file.unlink(missing_ok=True)
             self._register(job)
-            self._refresh(job, anew=True)
+            job.mark = ()
+            self._refresh(job)
             return job
-
-    def _store_record(self, record: JobRecord) -> None:
-        """Write its file first: a row that the database lacks is read from there."""
-        write_record(self._record_path(record), record)
-        self._index(record)
 
     def _index(self, record: JobRecord) -> None:
         with self.database.session() as session:
-            session.merge(JobRow(uuid=record.uuid, place=record.place, record=record.node))
+            session.merge(_row_of(record))
 
     def _record_path(self, record: JobRecord) -> Path:
         """The record of a run outside the run root, which may be another person's, lies below the run root."""
@@ -203,8 +205,6 @@ class Jobs:
         while True:
             start = time.monotonic()
             self.scan()
-            for call in self.at_each_look:
-                call()
             if self._end.wait(max(LOOK_S, LOOK_SHARE * (time.monotonic() - start))):
                 return
 
@@ -268,18 +268,18 @@ class Jobs:
         del self._jobs[job.uuid]
         self._at.pop(str(job.folder.path), None)
 
-    def _refresh(self, job: ServedJob, *, anew: bool = False) -> None:
+    def _refresh(self, job: ServedJob) -> None:
         """Update a job from its folder, if that has changed or the run is live."""
         mark = _mark(job.folder)
-        if mark == job.mark and job.node and not anew and job.standing.status not in LIVE:
+        if mark == job.mark and job.standing.status not in LIVE:
             return
+        if mark[-1:] != job.mark[-1:]:
+            job.words = words_of_run(job.folder)
         run = self._read_state(job) if job.has_folder else None
-        self._read_words(job)
-        standing = standing_of(job.record, run, job.folder, begins=self.begins(job))
-        node = job_node(job.record, run, standing, job.words, attempt=len(job.folder.attempts()))
+        job.state = run.state if run else RunState()
+        job.standing = standing_of(job.record, run, job.folder, begins=self.begins(job))
+        job.node = job_node(job.record, run, job.standing, job.words, attempt=len(job.folder.attempts()))
         job.mark = mark
-        if node != job.node:
-            job.node, job.body, job.standing = node, encoded(node), standing
 
     def begins(self, job: ServedJob) -> bool:
         """Whether the process that was started last is alive; it may not have written anything yet."""
@@ -290,20 +290,15 @@ class Jobs:
         folder = job.folder
         if log := self.logs.get(folder.path):
             return Run(folder, log.state)
-        if job.record.origin not in ("rlrun", "logger"):  # of another program, which holds no lock
-            job.reader = job.reader or RunReader(folder.events)
-            return Run(folder, job.reader.look())
         if holder(folder) is None:
             job.reader = None
             return store.see(folder) if folder.spec.is_file() or folder.events.is_file() else None
         job.reader = job.reader or RunReader(folder.events)
         return store.see(folder, job.reader)
 
-    def _read_words(self, job: ServedJob) -> None:
-        """Read the job API's fields of its settings, where its spec.yaml has changed."""
-        spec = stamp_of(str(job.folder.spec))
-        if spec != job.spec:
-            job.spec, job.words = spec, words_of_run(job.folder)
+
+def _row_of(record: JobRecord) -> JobRow:
+    return JobRow(uuid=record.uuid, place=record.place, record=record.node)
 
 
 def _folders_in(path: str) -> list[str]:
@@ -319,6 +314,6 @@ def _is_run(path: str) -> bool:
 
 
 def _mark(folder: Folder) -> Mark:
-    """Equal for two looks where nothing about the run has changed."""
+    """Equal for two looks where nothing about the run has changed; the last is that of its settings."""
     path = str(folder.path)
     return stamp_of(f"{path}/events.jsonl"), stamp_of(f"{path}/.lock"), stamp_of(f"{path}/spec.yaml")

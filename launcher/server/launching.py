@@ -26,7 +26,7 @@ from launcher.preflight.plan import first_rows, page_node
 from launcher.runs.folder import holder
 from launcher.runs.stop_requests import StopMode
 from launcher.server.jobs import Jobs, ServedJob
-from launcher.server.records import JobRecord, JobRequest
+from launcher.server.records import JobRecord, JobRequest, id_of_key
 from launcher.server.rows import words_of_node
 from launcher.server.words import arguments_of
 from launcher.spec.run import RunSpec
@@ -64,7 +64,7 @@ class Launching:
 
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
-        self._processes = dict[str, Submitted]()
+        self._processes = list[Submitted]()
         self._root = "runs" if jobs.root.absolute() == Path("runs").absolute() else str(jobs.root.absolute())
         self._root_argument = [] if self._root == "runs" else [argument(ROOT, self._root)]
 
@@ -79,8 +79,8 @@ class Launching:
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
         """The job, and whether it is new: a repeated request with the same key gives the job of the first. Raises
         `Problems` where the request is not a valid run; checks of this machine run when it starts."""
-        digest = new.digest if key else ""
-        if existing := self.jobs.of_key(key, digest):
+        uuid, digest = (id_of_key(key), new.digest) if key else (str(uuid4()), "")
+        if existing := self.jobs.repeated(uuid, digest):
             return existing, False
         typed = [*new.typed, *self._root_argument]
         page = job.plan(StartRequest(tuple(new.typed)))
@@ -95,9 +95,8 @@ class Launching:
             if trainer.experiment_name is None and (name := str(about.get("name", ""))):
                 typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
             record = JobRecord(
-                str(uuid4()), **about, created_at=time.time(), words=words, arguments=tuple(typed), key=key,
-                digest=digest,
-            )  # fmt: skip
+                uuid, **about, created_at=time.time(), words=words, arguments=tuple(typed), digest=digest
+            )
             return self.jobs.add(record)
 
     def _free_name(self, project: str, name: str) -> str:
@@ -154,7 +153,8 @@ class Launching:
         return self._track(self.jobs.add(record)[0], submitted, "start")
 
     def _track(self, served: ServedJob, started: Submitted, request: JobRequest) -> ServedJob:
-        self._processes[served.uuid] = started  # so that its exit status is collected
+        running = (each for each in self._processes if each.process.poll() is None)  # which collects exit statuses
+        self._processes = [*running, started]
         place = served.record.place or self.jobs.place_of(started.folder)
         return self.jobs.change(served, place=place, request=request, requested_at=time.time(), pid=started.process.pid)
 
@@ -173,12 +173,6 @@ class Launching:
         if log := self.jobs.get(uuid).record.log:
             fix = "it has curves, findings and its text; ask the program that wrote it for more"
             raise Problems(Problem(uuid, f"is the log {log}, and no run of this server", fix, "changed"))
-
-    def collect(self) -> None:
-        """Collect the exit status of processes that have ended."""
-        for uuid, submitted in list(self._processes.items()):
-            if submitted.process.poll() is not None:
-                del self._processes[uuid]
 
     # ---- stopping
 

@@ -21,6 +21,11 @@ STATUS: Mapping[str, int] = {
     "not-found": 404, "in-use": 409, "changed": 409, "not-permitted": 403, "not-enough": 422, "not-reachable": 502,
 }  # fmt: skip
 """HTTP status by problem code; 422 for all others."""
+HTTP_FIXES: Mapping[int, tuple[Code, str]] = {
+    400: ("invalid-setting", "send JSON in UTF-8"), 404: ("not-found", "/docs lists what may be asked for"),
+    405: ("not-permitted", "/docs lists what may be asked for"),
+}  # fmt: skip
+"""Code of a problem, and what to do, by the status of an error of the framework."""
 
 
 class ProblemNode(BaseModel):
@@ -67,25 +72,30 @@ def status_of(problems: Sequence[Problem]) -> int:
 
 def add_handlers(app: FastAPI) -> None:
     """Turn every error of every route into a problem document."""
-    app.add_exception_handler(Problems, _handle_problems)
-    app.add_exception_handler(RequestValidationError, _handle_validation)
+    for kind in (Problems, RequestValidationError, HTTPException, FileNotFoundError, 500):
+        app.add_exception_handler(kind, _handle)
     app.add_exception_handler(WebSocketRequestValidationError, _handle_socket_validation)  # type: ignore[arg-type]
-    app.add_exception_handler(HTTPException, _handle_http)
-    app.add_exception_handler(FileNotFoundError, _handle_gone)
-    app.add_exception_handler(500, _handle_fault)
 
 
-def _handle_problems(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Problems)
-    return document(status_of(error.problems), error.problems)
-
-
-def _handle_validation(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    body = getattr(request.scope.get("route"), "body_field", None)
-    model = body.field_info.annotation if body else None
-    fields = [name for each in get_args(model) or (model,) for name in getattr(each, "model_fields", ())]
-    return document(422, [_field_problem(each, fields) for each in error.errors()])
+def _handle(request: Request, error: Exception) -> Response:
+    match error:
+        case Problems():
+            return document(status_of(error.problems), error.problems)
+        case RequestValidationError():
+            body = getattr(request.scope.get("route"), "body_field", None)
+            model = body.field_info.annotation if body else None
+            fields = [name for each in get_args(model) or (model,) for name in getattr(each, "model_fields", ())]
+            return document(422, [_field_problem(each, fields) for each in error.errors()])
+        case HTTPException():
+            got, (code, fix) = str(error.detail), HTTP_FIXES.get(error.status_code, ("not-permitted", ""))
+            problem = Problem("request", got[:1].lower() + got[1:], fix, code)
+            return document(error.status_code, [problem], error.headers)
+        case FileNotFoundError():  # a run's folder was moved or deleted while it was read
+            fix = "GET /api/jobs lists all jobs"
+            return document(404, [Problem("request", "a file of it is gone", fix, "not-found")])
+    # a bug of the server: the traceback is in its log and not in the response
+    got, fix = "a fault of the server's own; its log has it", "report it with the log"
+    return document(500, [Problem("server", got, fix, "not-supported")])
 
 
 async def _handle_socket_validation(socket: WebSocket, error: WebSocketRequestValidationError) -> None:
@@ -106,25 +116,3 @@ def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:
         return Problem("body", f"is no JSON: {error['ctx']['error']}", "send a JSON object")
     got = f"got {short_repr(error.get('input'))}: {error['msg'][:1].lower()}{error['msg'][1:]}"
     return Problem(where, got, "send a JSON object" if where == "body" else error.get("ctx", {}).get("fix", ""))
-
-
-def _handle_http(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    got, status = str(error.detail), error.status_code
-    fixes: Mapping[int, tuple[Code, str]] = {
-        400: ("invalid-setting", "send JSON in UTF-8"), 404: ("not-found", "/docs lists what may be asked for"),
-        405: ("not-permitted", "/docs lists what may be asked for"),
-    }  # fmt: skip
-    code, fix = fixes.get(status, ("not-permitted", ""))
-    return document(status, [Problem("request", got[:1].lower() + got[1:], fix, code)], error.headers)
-
-
-def _handle_gone(_: Request, __: Exception) -> Response:
-    """A run's folder was moved or deleted while it was read."""
-    return document(404, [Problem("request", "a file of it is gone", "GET /api/jobs lists all jobs", "not-found")])
-
-
-def _handle_fault(_: Request, error: Exception) -> Response:
-    """A bug of the server: the traceback is in its log and not in the response."""
-    got, fix = "a fault of the server's own; its log has it", "report it with the log"
-    return document(500, [Problem("server", got, fix, "not-supported")])

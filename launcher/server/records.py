@@ -22,7 +22,7 @@ from launcher.core.settings import adapter
 FILE = "job.json"
 CREATED = "jobs"
 SPACE = UUID("5c1f7a52-6a0f-5a39-9d0e-3c2f0c6d9b41")
-"""The namespace of ids of runs that no server started: uuid5 of their place."""
+"""The namespace of ids that are made of a name, by uuid5."""
 VALID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 """A valid job id; loggers and clients may choose their own."""
 
@@ -55,9 +55,8 @@ class JobRecord:
     requested_at: float = 0.0
     pid: int | None = None
     """The process that was started last; it may not have written anything yet."""
-    key: str = ""
     digest: str = ""
-    """Idempotency-Key of the request that created it, and the request's digest."""
+    """Of the request that created it, where that had an Idempotency-Key."""
 
     @property
     def node(self) -> dict[str, Any]:
@@ -81,3 +80,8 @@ def write_record(file: Path, record: JobRecord) -> None:
 def id_of_place(place: str) -> str:
     """The id of a run that no server started; the same for every server."""
     return str(uuid5(SPACE, place))
+
+
+def id_of_key(key: str) -> str:
+    """The id of the job of a request with this Idempotency-Key; the same for every server."""
+    return str(uuid5(SPACE, f"Idempotency-Key: {key}"))

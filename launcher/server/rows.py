@@ -71,12 +71,17 @@ def _standing_from_events(record: JobRecord, state: RunState, folder: Folder) ->
     return Standing(status, state.why or (state.verdict.line if state.verdict else ""), ended_at)
 
 
+def last_words(output: bytes) -> list[str]:
+    """The problems that a process printed last; without any, its last line."""
+    lines = output.decode("utf-8", "replace").splitlines()
+    problems = [*takewhile(lambda line: line.startswith(PROBLEM_MARK), reversed(lines))]
+    return [line.removeprefix(PROBLEM_MARK) for line in reversed(problems)] or lines[-1:]
+
+
 def _last_words(folder: Folder) -> str:
-    """The problems that its process printed last, one a line; without any, its last line."""
     with suppress(OSError):
-        if lines := read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines():
-            problems = [*takewhile(lambda line: line.startswith(PROBLEM_MARK), reversed(lines))]
-            return "\n".join(line.removeprefix(PROBLEM_MARK) for line in reversed(problems)) or lines[-1]
+        if lines := last_words(read_file(folder.detached, 2**20)):
+            return "\n".join(lines)
     return "its process ended before it began"
 
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -56,25 +54,21 @@ class RequestLimits:
     """WebSockets open at a time."""
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Exception):
     """Why a request is refused."""
 
-    status: int
-    where: str
-    got: str
-    fix: str = ""
+    def __init__(self, status: int, where: str, got: str, fix: str = "") -> None:
+        super().__init__(got)
+        self.status, self.problem = status, Problem(where, got, fix, "not-permitted")
 
     async def send(self, connection: Connection, receive: Receive, send: Send) -> None:
         if connection["type"] == "websocket":
             await receive()
-            await send(
-                {"type": "websocket.close", "code": 1013 if self.status == 503 else 1008, "reason": self.got[:100]}
-            )
-            return
+            code = 1013 if self.status == 503 else 1008
+            return await send({"type": "websocket.close", "code": code, "reason": self.problem.got[:100]})
         headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(self.status, {})
-        problem = Problem(self.where, self.got, self.fix, "not-permitted")
-        await document(self.status, [problem], {**headers, "connection": "close"})(connection, receive, send)
+        response = document(self.status, [self.problem], {**headers, "connection": "close"})
+        return await response(connection, receive, send)
 
 
 class Guard:
@@ -91,104 +85,104 @@ class Guard:
         kind = connection["type"]
         if kind not in self._open:
             return await self._app(connection, receive, send)
-        send = _with_headers(connection, send)
-        refusal = self._refusal(connection)
-        if refusal:
-            return await refusal.send(connection, receive, send)
+        send, body = _with_headers(connection, send), list[bytes]()
         self._open[kind] += 1
         try:
-            await self._call_app(connection, receive, send)
+            self._check(connection)
+            if _changes(connection):
+                await self._read_body(receive, body)
+                body[:] = [b"".join(body)]
+                receive = _replay_body(body[0], receive)
+        except Refusal as refusal:
+            return await refusal.send(connection, receive, send)
+        else:
+            return await self._app(connection, receive, send)
         finally:
             self._open[kind] -= 1
-        return None
+            self._held_bytes -= sum(map(len, body))
 
-    async def _call_app(self, connection: Connection, receive: Receive, send: Send) -> None:
-        if connection["type"] == "websocket" or connection["method"] in READS:
-            return await self._app(connection, receive, send)
-        held_bytes = 0
-
-        def hold(count: int) -> bool:
-            nonlocal held_bytes
-            held_bytes, self._held_bytes = held_bytes + count, self._held_bytes + count
-            return held_bytes <= self._limits.body_bytes and self._held_bytes <= self._limits.bodies_bytes
-
+    async def _read_body(self, receive: Receive, parts: list[bytes]) -> None:
+        """Read the whole body into `parts`. Raises `Refusal`."""
         try:
-            body = await _read_body(receive, hold, self._limits.body_s)
-            if isinstance(body, Refusal):
-                return await body.send(connection, receive, send)
-            return await self._app(connection, _replay_body(body, receive), send)
-        finally:
-            self._held_bytes -= held_bytes
+            async with asyncio.timeout(self._limits.body_s):
+                more, size = True, 0
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise Refusal(400, "body", "ended before it was complete")
+                    parts.append(message.get("body", b""))
+                    size, more = size + len(parts[-1]), message.get("more_body", False)
+                    self._held_bytes += len(parts[-1])
+                    if size > self._limits.body_bytes or self._held_bytes > self._limits.bodies_bytes:
+                        raise Refusal(413, "body", "is too large, or too much is being read", "send it in parts")
+        except TimeoutError:
+            got = f"was not complete after {self._limits.body_s:g} s"
+            raise Refusal(408, "body", got, "send it faster, or in parts") from None
 
     # ---- what is refused
 
-    def _refusal(self, connection: Connection) -> Refusal | None:
-        return next(filter(None, self._run_checks(connection)), None)
-
-    def _run_checks(self, connection: Connection) -> Iterator[Refusal | None]:
+    def _check(self, connection: Connection) -> None:
+        """Raises `Refusal`."""
         kind, headers = connection["type"], connection["headers"]
-        yield self._check_host(_values(headers, b"host"))
-        yield self._check_origin(headers)
-        yield self._check_query(connection["query_string"])
-        guarded = connection["path"].startswith(GUARDED) or kind == "websocket"
-        if guarded or connection["method"] not in READS:
-            yield self._check_token(connection)
-        if kind == "http" and connection["method"] not in READS:
-            yield self._check_body(headers)
+        self._check_host(_values(headers, b"host"))
+        self._check_origin(headers)
+        self._check_query(connection["query_string"])
+        if connection["path"].startswith(GUARDED) or kind == "websocket" or _changes(connection):
+            self._check_token(connection)
+        if _changes(connection):
+            self._check_body(headers)
         limit = self._limits.requests if kind == "http" else self._limits.sockets
-        if self._open[kind] >= limit:
-            yield Refusal(503, "connections", f"{limit} are open", "try again in a second")
+        if self._open[kind] > limit:
+            raise Refusal(503, "connections", f"{limit} are open", "try again in a second")
 
-    def _check_host(self, hosts: list[str]) -> Refusal | None:
+    def _check_host(self, hosts: list[str]) -> None:
         """Against DNS rebinding, where another name resolves to this server. An IP address cannot be rebound."""
         name = _name_of(hosts[0]) if len(hosts) == 1 else ""
-        if name in self._names or _is_address(name):
-            return None
-        return Refusal(421, "Host", "is no name of this server", f"use {' or '.join(sorted(self._names))}")
+        if name not in self._names and not _is_address(name):
+            raise Refusal(421, "Host", "is no name of this server", f"use {' or '.join(sorted(self._names))}")
 
-    def _check_origin(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
+    def _check_origin(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Against cross-site requests: browsers send the origin of a script."""
-        host, origins = _values(headers, b"host"), _values(headers, b"origin")
-        if any(origin.partition("://")[2].lower() != host[0].lower() for origin in origins):
-            return Refusal(403, "Origin", "is another place", "open the server's own page")
-        if "cross-site" in _values(headers, b"sec-fetch-site") and "navigate" not in _values(
-            headers, b"sec-fetch-mode"
-        ):
-            return Refusal(403, "Sec-Fetch-Site", "is another place", "open the server's own page")
-        return None
+        [host], fix = _values(headers, b"host"), "open the server's own page"
+        if any(origin.partition("://")[2].lower() != host.lower() for origin in _values(headers, b"origin")):
+            raise Refusal(403, "Origin", "is another place", fix)
+        is_cross_site = "cross-site" in _values(headers, b"sec-fetch-site")
+        if is_cross_site and "navigate" not in _values(headers, b"sec-fetch-mode"):
+            raise Refusal(403, "Sec-Fetch-Site", "is another place", fix)
 
-    def _check_query(self, query: bytes) -> Refusal | None:
+    def _check_query(self, query: bytes) -> None:
         """Too long, or with a secret, which a URL would leave in logs and browser histories."""
         if len(query) > self._limits.query_bytes:
-            return Refusal(414, "query", f"has {len(query):,} bytes", f"use at most {self._limits.query_bytes:,}")
+            raise Refusal(414, "query", f"has {len(query):,} bytes", f"use at most {self._limits.query_bytes:,}")
         names = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
         if any(is_secret_name(name, key=True) for name in names):
-            return Refusal(400, "query", "holds a secret", "send the token in the header Authorization: Bearer TOKEN")
-        return None
+            raise Refusal(400, "query", "holds a secret", "send the token in the header Authorization: Bearer TOKEN")
 
-    def _check_token(self, connection: Connection) -> Refusal | None:
+    def _check_token(self, connection: Connection) -> None:
         token = _token_of(connection)
-        holder = self._tokens.holder(token) if token else None
-        if holder is None and not self._tokens.are_wanted and not token:
-            holder = Holder("admin")
+        holder = self._tokens.holder(token) if token or self._tokens.are_wanted else Holder("admin")
         if holder is None:
             fix = "send Authorization: Bearer TOKEN; the server printed one when it started"
-            return Refusal(401, "Authorization", "has no token that is known here", fix)
-        scope = _scope_of(connection)
+            raise Refusal(401, "Authorization", "has no token that is known here", fix)
+        scope: Scope = "launch" if _changes(connection) else "read"
+        scope = "admin" if connection["path"].startswith("/api/tokens") else scope
         if not holder.may(scope):
-            return Refusal(403, "Authorization", f"the token may {holder.scope}", f"use one with the scope {scope}")
+            raise Refusal(403, "Authorization", f"the token may {holder.scope}", f"use one with the scope {scope}")
         connection["who"] = holder.who
-        return None
 
-    def _check_body(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
-        length = _values(headers, b"content-length")
-        if length and length[0].isdigit() and int(length[0][:18]) > self._limits.body_bytes:
-            return Refusal(413, "body", f"has more than {self._limits.body_bytes:,} bytes", "send it in parts")
-        has_body = (length or ["0"])[0] != "0" or bool(_values(headers, b"transfer-encoding"))
+    def _check_body(self, headers: list[tuple[bytes, bytes]]) -> None:
+        length = [*_values(headers, b"content-length"), "0"][0]
+        if length.isdigit() and int(length[:18]) > self._limits.body_bytes:
+            raise Refusal(413, "body", f"has more than {self._limits.body_bytes:,} bytes", "send it in parts")
+        has_body = length != "0" or bool(_values(headers, b"transfer-encoding"))
         kinds = [kind.partition(";")[0].strip().lower() for kind in _values(headers, b"content-type")]
         if has_body and kinds != ["application/json"]:  # forms of other sites send other types without a preflight
-            return Refusal(415, "Content-Type", f"is {kinds[0] if kinds else 'missing'}", "send application/json")
-        return None
+            raise Refusal(415, "Content-Type", f"is {kinds[0] if kinds else 'missing'}", "send application/json")
+
+
+def _changes(connection: Connection) -> bool:
+    """Whether it is a request with a body, to do more than read."""
+    return connection["type"] == "http" and connection["method"] not in READS
 
 
 def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
@@ -223,33 +217,6 @@ def _token_of(connection: Connection) -> str:
             return token.strip()
     subprotocols = connection.get("subprotocols", ())
     return next((name.removeprefix(SUBPROTOCOL) for name in subprotocols if name.startswith(SUBPROTOCOL)), "")
-
-
-def _scope_of(connection: Connection) -> Scope:
-    if connection["path"].startswith("/api/tokens"):
-        return "admin"
-    return "read" if connection["type"] == "websocket" or connection["method"] in READS else "launch"
-
-
-# ---- bodies and headers
-
-
-async def _read_body(receive: Receive, hold: Any, seconds: float) -> bytes | Refusal:
-    """The whole body, or a refusal. `hold` counts the bytes of a part and returns whether they fit."""
-    parts = list[bytes]()
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    return Refusal(400, "body", "ended before it was complete")
-                parts.append(message.get("body", b""))
-                if not hold(len(parts[-1])):
-                    return Refusal(413, "body", "is too large, or too much is being read", "send it in parts")
-                if not message.get("more_body", False):
-                    return b"".join(parts)
-    except TimeoutError:
-        return Refusal(408, "body", f"was not complete after {seconds:g} s", "send it faster, or in parts")
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:

@@ -9,6 +9,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from launcher.core.events import Level
 from launcher.server.records import VALID
 
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
@@ -23,7 +24,7 @@ def _reject_nul(text: str) -> str:
 
 Text = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_reject_nul)]
 """What a person typed."""
-Tags = Annotated[list[Text], Field(max_length=100)]
+Tags = Annotated[list[Text], Field(max_length=100), AfterValidator(lambda tags: list(dict.fromkeys(tags)))]
 Uuid = Annotated[str, Path(pattern=f"^{VALID.pattern}$", description="A job's id.")]
 
 
@@ -38,12 +39,6 @@ class HeldOutNode(BaseModel):
     high: Number | None
 
 
-class HeldOutNodes(BaseModel):
-    first: HeldOutNode | None
-    best: HeldOutNode | None
-    last: HeldOutNode | None
-
-
 class ScoreNode(BaseModel):
     name: str
     label: str
@@ -55,12 +50,6 @@ class VerdictNode(BaseModel):
     text: str
     fix: str
     line: str
-
-
-class AlertCounts(BaseModel):
-    info: int
-    warn: int
-    critical: int
 
 
 class JobNode(BaseModel):
@@ -94,9 +83,9 @@ class JobNode(BaseModel):
     phase: str
     attempt: int
     score: ScoreNode | None
-    held_out: HeldOutNodes | None
+    held_out: dict[Literal["first", "best", "last"], HeldOutNode | None] | None
     verdict: VerdictNode | None
-    alerts: AlertCounts
+    alerts: dict[Level, int]
 
 
 Item = TypeVar("Item")

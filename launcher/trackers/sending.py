@@ -1,7 +1,16 @@
-"""Sends a run to one tracker, repeating each call until it succeeds, and remembers what has arrived."""
+"""Sends a run to one tracker, repeating each call until it succeeds, and remembers what has arrived; of a run that
+trains, as a process: `python -m launcher.trackers.sending NAME FOLDER`.
+
+Standard input of the process is a pipe that the launcher holds. Its end says that the run has ended, or that the
+launcher was killed: the process sends what is left and exits, at most `FINISH_S` seconds later, even if a library
+hangs. Exit codes: 0 everything has arrived, 1 something has not, 2 it cannot work at all.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,7 +18,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from launcher.core.problems import OnMessage
+from launcher.core.problems import OnMessage, Problems
 from launcher.core.user_code import CallFailure, try_call
 from launcher.trackers.feed import Feed, FeedPosition, TrackedStep
 from launcher.trackers.tracker import (
@@ -26,6 +35,7 @@ POLL_S = 0.5
 BATCH = 200  # steps that are sent at a time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Pauses before a call that failed is repeated: the first, then twice that, up to the longest."""
+FINISH_S = 15.0
 LAST_TRIES = 2  # rounds that may fail once the run has ended
 
 
@@ -146,3 +156,34 @@ class Sender:
             done = try_call(partial(self._tracker.close, how))
             if isinstance(done, CallFailure):
                 self.sent.failure = f"{self.name}: {done.reason}"
+
+
+def main(name: str, folder: str) -> int:
+    ended = threading.Event()
+    threading.Thread(target=_end_with, args=(ended,), daemon=True).start()
+    say = partial(print, flush=True)
+    try:
+        sent = Sender(name, Path(folder), lambda: not ended.is_set(), say, pause=ended.wait).run()
+    except Problems as problems:
+        say("\n".join(problems.lines))
+        return 2
+    except OSError as error:  # a full disk, a folder that may not be written
+        say(f"{name}: {error}")
+        return 1
+    say(f"{name}: {sent.steps} steps sent{f' to {sent.where}' if sent.where else ''}")
+    return 1 if sent.failure else 0
+
+
+def _end_with(ended: threading.Event) -> None:
+    """Set `ended` at the end of standard input; exit the process FINISH_S seconds later, if it has not ended."""
+    while os.read(0, 4096):
+        pass
+    ended.set()
+    threading.Event().wait(FINISH_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # threads of a library may never end

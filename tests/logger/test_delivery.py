@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 import threading
@@ -13,8 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 from logger_calls import wrong_server
-from logger_chaos import kill_often
-from logger_platform import Platform
 
 from launcher.core.machine import free_ports
 from launcher.logger import sender
@@ -204,15 +201,3 @@ assert os.environ == before, os.environ
     assert ran.returncode == 0, ran.stderr
     assert "launcher.logger.spool" in loaded
     assert [name for name in heavy if f"'{name}'" in loaded] == []
-
-
-@pytest.mark.slow
-@pytest.mark.long  # tests/server/test_ingest.py cuts a job's log after any byte
-def test_rows_are_stored_once_over_kills_of_the_server(tmp_path: Path) -> None:
-    """`make logger-chaos` kills it 20 times."""
-    platform = Platform(tmp_path)
-    try:
-        logged, lost, double = kill_often(platform, 1, random.Random(1), longest_s=1.0)
-    finally:
-        platform.kill()
-    assert logged > 0 and (lost, double) == (0, 0)

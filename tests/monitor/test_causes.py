@@ -24,7 +24,6 @@ TIMEOUT = (
 CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
 INVALID: CrashCause = "configuration"
 BAD = "step 9: loss is not finite, 5 steps in a row; use a smaller optim.lr"
-UNSCORED = "step 5: no group of answers could be scored, 3 steps in a row; use a reward that gives numbers"
 
 
 def crash(*lines: str, cause: CrashCause = "error") -> Crashed:
@@ -35,35 +34,28 @@ ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
     # what, exit code, its last event, its last lines, processes that the kernel killed, the cause
     ("kill -9", -9, None, (), 0, failure.KILLED),
     ("the kernel took it", -9, None, (), 1, failure.MEMORY),
-    ("its own memory broke", -11, None, (), 0, failure.KILLED),
     ("a bus error is no kill of the kernel's", -7, None, (), 1, failure.KILLED),
     ("an abort says why", -6, None, NCCL, 0, failure.CONNECTION),
     ("an abort after a timeout", -6, None, (TIMEOUT,), 0, failure.CONNECTION),
     ("an abort for memory", -6, None, ("terminate called after throwing 'std::bad_alloc'",), 0, failure.MEMORY),
-    ("an abort that says nothing", -6, None, ("free(): invalid pointer",), 0, failure.KILLED),
     ("killed, whatever it had said", -9, None, NCCL, 0, failure.KILLED),
     ("a crash that did not end, and was killed", -9, crash(CUDA), (), 0, failure.GPU_MEMORY),
     ("CUDA's memory", 1, crash(CUDA), (), 0, failure.GPU_MEMORY),
-    ("CUDA's memory, in a traceback", 1, None, ("torch.OutOfMemoryError: CUDA out of memory.",), 0, failure.GPU_MEMORY),
     ("cublas", 1, crash("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), (), 0, failure.GPU_MEMORY),
     ("Python's memory", 1, crash("MemoryError"), (), 0, failure.MEMORY),
     ("torch's on a CPU", 1, crash("RuntimeError: DefaultCPUAllocator: can't allocate memory"), (), 0, failure.MEMORY),
-    ("the system's", 1, crash("OSError: [Errno 12] Cannot allocate memory"), (), 0, failure.MEMORY),
     ("the disk", 1, crash("OSError: [Errno 28] No space left on device"), (), 0, failure.DISK),
     ("a quota", 1, crash("OSError: [Errno 122] Disk quota exceeded: 'x'"), (), 0, failure.DISK),
     ("a GPU that broke", 1, crash("RuntimeError: CUDA error: uncorrectable ECC error encountered"), (), 0, failure.GPU),
     ("gloo", 1, crash(GLOO), (), 0, failure.CONNECTION),
-    ("NCCL", 1, crash("DistBackendError: NCCL error in: x.cpp:3763"), (), 0, failure.CONNECTION),
     ("nobody met", 1, crash("DistStoreError: Timed out after 601 seconds waiting for clients"), (), 0,
      failure.CONNECTION),
     ("bad steps", 2, crash(BAD, cause="numbers"), (), 0, failure.NUMBERS),
-    ("no scores", 2, crash(UNSCORED, "reverse:train:3: gave nan", cause="numbers"), (), 0, failure.NUMBERS),
     ("invalid configuration", 2, crash("model.path: no such folder; use another", cause=INVALID), (), 0,
      failure.CONFIGURATION),
     ("configuration, whatever it says", 2, crash("disk: No space left on device", cause=INVALID), (), 0,
      failure.CONFIGURATION),
     ("somebody's code", 1, crash("ValueError: x"), (), 0, failure.CODE),
-    ("code, whatever was said before", 1, crash("KeyError: 'x'"), (*NCCL, CUDA), 0, failure.CODE),
     ("an end without a word", 3, None, (), 0, failure.CODE),
     ("another program refuses its words", 2, None, ("usage: main_ppo",), 0, failure.CONFIGURATION),
 ]  # fmt: skip
@@ -80,25 +72,13 @@ def test_the_cause_of_one_process(
     assert verdict.rank == 0 and verdict.why.startswith("rank 0: ") and not verdict.why.endswith(": ")
 
 
-def test_what_is_retried() -> None:
-    """The numbers that the supervisor goes by, in one place."""
-    every = [value for value in vars(failure).values() if isinstance(value, Cause)]
-    assert {cause.name: cause.most for cause in every} == {
-        "node": None, "killed": None, "connection": None, "gpu": None,  # may pass
-        "memory": 1, "gpu memory": 1,  # the same step will mostly fail again
-        "disk": 0, "numbers": 0, "configuration": 0, "code": 0,  # need a person
-    }  # fmt: skip
-
-
 LOST = ProcessExit(0, 1, crash(GLOO))
 SEVERAL: list[tuple[str, ProcessExit, list[ProcessExit], Cause, int]] = [
     ("its neighbour ran out of memory", LOST, [ProcessExit(1, None, crash(CUDA))], failure.GPU_MEMORY, 1),
     ("its neighbour's code failed", LOST,
      [ProcessExit(1, None, None, (GLOO,)), ProcessExit(2, None, crash("ValueError: x"))], failure.CODE, 2),
     ("its neighbour has", LOST, [ProcessExit(1, None, crash("a: b", cause=INVALID))], failure.CONFIGURATION, 1),
-    ("its neighbour aborted", LOST, [ProcessExit(1, None, None, ("std::bad_alloc",))], failure.MEMORY, 1),
     ("all lost a connection", LOST, [ProcessExit(1, None, crash(GLOO))], failure.CONNECTION, 0),
-    ("its neighbour only talked", LOST, [ProcessExit(1, None, None, ("INFO: hello",))], failure.CONNECTION, 0),
     ("it failed first itself", ProcessExit(0, 1, crash("ValueError: x")), [ProcessExit(1, None, crash(CUDA))],
      failure.CODE, 0),
     ("it was killed", ProcessExit(1, -9), [LOST], failure.KILLED, 1),
@@ -130,7 +110,6 @@ def test_a_lost_node_goes_before_what_its_processes_left() -> None:
         (-9, (), 0, "rank 0: killed by SIGKILL, often because memory ran out"),
         (-9, (), 2, "rank 0: killed by SIGKILL, as the machine's memory ran out"),
         (-6, NCCL, 0, f"rank 0: killed by SIGABRT: {NCCL[1]}"),
-        (3, (), 0, "rank 0: ended with exit code 3"),
         (1, ("x", "OSError: No space left on device", "y"), 0,
          "rank 0: ended with exit code 1: OSError: No space left on device"),
     ],
@@ -167,13 +146,10 @@ def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "rank"),
     [
-        ([(0, 1, 5.0)], 0),
         ([(0, 1, 5.0), (1, -9, 5.2)], 1),  # the other was looked at first
         ([(0, 1, 5.0), (1, -9, 9.0)], 0),  # ended by us, later
-        ([(0, 1, 5.0), (1, 1, 5.2)], 0),
         ([(1, 1, 5.0), (0, 1, 5.0)], 0),
         ([(0, -6, 5.0), (1, -11, 5.3)], 1),  # an abort follows from the other's end
-        ([(0, -6, 5.0), (1, 1, 5.3)], 0),
         ([(2, -9, 5.1), (1, -9, 5.0)], 1),
     ],
 )

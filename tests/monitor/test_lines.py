@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 
 import pytest
@@ -14,7 +13,6 @@ from launcher.core.events import (
     Ended,
     Event,
     Loaded,
-    Phase,
     Restarted,
     Saved,
     Stalled,
@@ -83,7 +81,6 @@ def test_progress_says_seven_metrics() -> None:  # S2-20, to the letter
     ("metrics", "end"),
     [
         ({"train/loss": 2.30259, "train/grad_norm": 12.0}, ", loss=2.3026, grad_norm=12.00]"),
-        ({"actor/dpo_loss": 0.6931, "actor/grad_norm": 1.0}, ", loss=0.6931, grad_norm=1.00]"),
         ({"actor/pg_loss": math.nan, "actor/grad_norm": math.inf}, ", pg_loss=nan, grad_norm=inf]"),
         ({"actor/pg_loss": 171531792.0}, ", pg_loss=1.715e+08]"),  # S4-02
         ({"actor/skipped_nonfinite": 1.0}, "s/it]"),
@@ -101,7 +98,6 @@ def test_progress_says_those_that_there_are(metrics: dict[str, float], end: str)
          "Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 1e-10"),  # S1-30
         ({"train/loss": 2.5, "train/lr": 2e-5}, "Step 100/10000 | Loss: 2.5 | LR: 2e-5"),
         ({"actor/ppo_kl": 0.1, "actor/lr": 0.0}, "Step 100/10000 | LR: 0"),  # no KL to a reference
-        ({"my/own": 1.0}, ""),
     ],
 )  # fmt: skip
 def test_a_step_has_a_short_line(metrics: dict[str, float], line: str) -> None:
@@ -111,10 +107,8 @@ def test_a_step_has_a_short_line(metrics: dict[str, float], line: str) -> None:
 
 
 PROGRESS = [
-    (at(1, 320, 3.0, None), "  0%|          | 1/320 [00:03<?, ?s/it]"),  # one step tells no speed
     (at(160, 320, 60.0, 1.0), " 50%|█████     | 160/320 [01:00<02:40, 1.00s/it]"),
     (at(320, 320, 4.0, 0.0125), "100%|██████████| 320/320 [00:04<00:00, 80.00it/s]"),
-    (at(319, 320, 4.0, 0.999), "100%|█████████▉| 319/320 [00:04<00:00, 1.00it/s]"),
     (at(2, 4, 0.0, 0.0), " 50%|█████     | 2/4 [00:00<?, ?s/it]"),  # a clock that does not advance
     (RunState(step=3), "  0%|          | 3/0 [00:00<?, ?s/it]"),  # nobody has said how many steps
 ]
@@ -123,15 +117,6 @@ PROGRESS = [
 @pytest.mark.parametrize(("state", "line"), PROGRESS, ids=[line for _, line in PROGRESS])
 def test_progress(state: RunState, line: str) -> None:
     assert progress_line(state) == f"Training Progress: {line}"
-
-
-def test_the_bar_is_always_ten_wide() -> None:
-    """As tqdm draws it: `{percentage:3.0f}%|` and ten cells of eighths."""
-    for done in range(101):
-        found = re.fullmatch(r"Training Progress: ([ \d]{3})%\|(.{10})\| .*", progress_line(at(done, 100, 1.0, 1.0)))
-        assert found and int(found[1]) == done
-        cells = found[2].rstrip()
-        assert cells.count("█") == done // 10 and len(cells) - done // 10 == (done % 10 * 8 // 10 > 0)
 
 
 def test_clock_and_date() -> None:
@@ -145,7 +130,6 @@ NUMBERS = [
     ("perf/total_num_tokens", 123456789.0, "123456789"),
     ("actor/lr", 1e-06, "1e-06"),  # all others as Python writes seven digits
     ("critic/score/mean", 2 / 3, "0.6666667"),
-    ("critic/score/mean", 1, "1.0"),
     ("actor/grad_norm", math.nan, "nan"),
     ("actor/grad_norm", -math.inf, "-inf"),
 ]
@@ -161,8 +145,6 @@ def test_numbers() -> None:
 STACK = "".join(f'  File "{number}.py", line 1 in f\n' for number in range(9))
 LINES: list[tuple[Event, list[str]]] = [
     (Started(run="p/a", algorithm="GRPO", processes=2), ["run p/a: GRPO on 2 processes"]),
-    (Phase(name="update"), []),
-    (Loaded(**LOADED), ["data: 60 rows; 20 steps"]),
     (Loaded(**{**LOADED, "val_rows": 8}), ["data: 60 rows, 8 held out; 20 steps"]),
     (Loaded(**{**LOADED, "refused": 3, "val_refused": 1}), ["data: 60 rows, 4 refused; 20 steps"]),
     (Step(at=1.0, step=0, metrics={"val/loss": 2.0}), ["step:0 - val/loss:2.0"]),  # a validation is no progress
@@ -172,11 +154,8 @@ LINES: list[tuple[Event, list[str]]] = [
     (Crashed(lines=("a", "b"), cause="configuration"), []),  # the end says why
     (Restarted(step=4, attempt=3, cause="killed", why="rank 0: killed"),
      ["restart 1: rank 0: killed; attempt 3 went back to step 4"]),
-    (Restarted(step=0, attempt=2, cause="killed", why="w"), ["restart 1: w; attempt 2 went back to the beginning"]),
     (Stalled(step=4, rank=1, why="w", stack=STACK), ["stalled after step 4: w", *STACK.splitlines()[:5]]),
-    (Stalled(step=4, rank=None, why="w", stack=""), ["stalled after step 4: w"]),
     (WentOn(step=4, after_s=34.4), ["continues after 34 s"]),
-    (Ended(how="finished"), ["finished"]),
     (Ended(how="stopped", why="SIGTERM"), ["stopped: SIGTERM"]),
     (Ended(how="finished", why="step 9 is not saved; it fell", verdict=RunVerdict("harmed", "0.9, then 0.1: it fell")),
      ["harmed: 0.9, then 0.1: it fell", "finished: step 9 is not saved"]),

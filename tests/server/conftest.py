@@ -169,9 +169,7 @@ def client(serve: Callable[..., TestClient]) -> TestClient:
 def one(root: Path, client: TestClient) -> dict[str, Any]:
     """The only job of a server: a run of three steps that has finished."""
     write_run(root / "math" / "one")
-    client.app.state.services.jobs.scan()  # type: ignore[attr-defined]
-    [job] = client.get("/api/jobs").json()["items"]
-    return dict(job)
+    return only_job(client)
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +179,13 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     with TestClient(create_app(settings), base_url="http://localhost:8000") as client:
         yield client
         assert client.get("/api/jobs").json()["total"] == 0
+
+
+def only_job(client: TestClient) -> dict[str, Any]:
+    """The only job of a server, after a look at its folders."""
+    client.app.state.services.jobs.scan()  # type: ignore[attr-defined]
+    [job] = client.get("/api/jobs").json()["items"]
+    return dict(job)
 
 
 def lose_database(client: TestClient) -> None:

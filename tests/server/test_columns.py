@@ -27,8 +27,9 @@ from launcher.core.events import (
 from launcher.core.problems import Problems
 from launcher.core.redaction import printable
 from launcher.server.columns import Columns
-from launcher.server.curves import axis, curve, metric_nodes, thinned, trained_rows, wanted_names
-from launcher.server.shared_cache import SharedCache
+from launcher.server.live import LogPosition
+from launcher.server.routes.curves import axis, curve, metric_nodes, thinned, trained_rows, wanted_names
+from launcher.server.services import SharedCache
 
 VALUES = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0, 3, True, 10**25]))
 METRICS = st.dictionaries(st.sampled_from(["a", "b", "critic/score/mean", "\x1b[2J<b>", "ä,€"]), VALUES, max_size=4)
@@ -72,7 +73,7 @@ def test_columns_hold_what_stands_in_the_log(tmp_path_factory, lines, stops, cut
     """However often it was read while it grew, and with half a line at its end."""
     path = tmp_path_factory.mktemp("log") / "events.jsonl"
     written = [line_of(seq, each) for seq, each in enumerate(lines)]
-    found = Columns(path)
+    found = Columns(LogPosition(path))
     for stop in sorted({*(min(stop, len(lines)) for stop in stops), len(lines)}):
         path.write_bytes(b"".join(written[:stop]) + b"".join(written[stop : stop + 1])[: -1 - cut])
         found = found.read_on()
@@ -85,7 +86,7 @@ def test_columns_hold_what_stands_in_the_log(tmp_path_factory, lines, stops, cut
         others = (Sample, Phase, Alert, Usage, Restarted, Resumed)
         rest = [event for event in stand if isinstance(event, others) and not is_damage(event)]
         assert list(found.events(*others)) == rest
-        assert found.lines == stop
+        assert found.end.seq == stop
 
 
 @given(st.lists(st.floats(width=64), max_size=200), st.integers(1, 50))
@@ -107,7 +108,7 @@ def test_axes_and_names(tmp_path):
     metrics = [{"reward": 1.0, "perf/total_num_tokens": 10.0}, {"reward": math.nan}, {"perf/total_num_tokens": 5.0}]
     steps = [Step(at=100.0 - n, step=n + 1, metrics=each) for n, each in enumerate(metrics)]
     path.write_text("".join(to_line(step) + "\n" for step in steps))
-    of = Columns(path).read_on()
+    of = Columns.of(path)
     assert axis(of, "step").tolist() == [1, 2, 3] and axis(of, "tokens").tolist() == [10, 10, 15]
     by_time = curve(of.series["reward"], axis(of, "time"), None, None, 9)
     assert by_time["x"] == [99, 100] and by_time["mean"][0] == "NaN"  # in the order of the axis
@@ -121,7 +122,7 @@ def test_axes_and_names(tmp_path):
 def test_a_log_that_is_begun_anew_is_read_anew(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_text("".join(to_line(Step(step=n, metrics={"a": n})) + "\n" for n in range(9)))
-    found = Columns(path).read_on()
+    found = Columns.of(path)
     assert found.steps.size == 9
     (new := tmp_path / "new").write_text(path.read_text().replace('"a"', '"b"') * 2)
     new.replace(path)
@@ -151,18 +152,10 @@ def test_two_threads_that_ask_for_the_same_compute_it_once():
         assert set(threads.map(lambda _: cache.get("key", compute), range(8))) == {1}
 
 
-def test_what_fails_leaves_nothing_in_the_cache():
-    cache = SharedCache(2, lambda _: 1)
-    for key in range(5):
-        with pytest.raises(ZeroDivisionError):
-            cache.get(key, lambda: 1 / 0)
-    assert cache.size == 0 and not cache._key_locks
-
-
 def test_a_row_of_a_validation_alone_is_no_row_of_training(tmp_path):
     path = tmp_path / "events.jsonl"
     score = {"val-core/maths/reward/mean@1": 0.5}
     before = {**score, "timing_s/testing": 1.5}
     for metrics, rows in (([before, {"loss": 1.0}, {"loss": 0.5, **score}], [1, 2]), ([before, score], [0, 1])):
         path.write_text("".join(to_line(Step(step=n, metrics=each)) + "\n" for n, each in enumerate(metrics)))
-        assert trained_rows(Columns(path).read_on()).tolist() == rows
+        assert trained_rows(Columns.of(path)).tolist() == rows

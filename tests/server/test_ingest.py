@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from launcher.core.events import Alert, Step, events_of
+from launcher.core.events import Step, events_of
 from launcher.core.problems import Problems
 from launcher.runs.folder import Folder, Lock, holder, writer_here
 from launcher.server.ingest import Ingest
@@ -77,28 +77,21 @@ def test_one_value_that_is_no_number_takes_no_other_with_it(tmp_path: Path) -> N
 
 
 def test_a_job_of_a_logger_is_a_job_and_a_run(client: TestClient, root: Path) -> None:
+    """What its script warns of, and rows that were left out, are findings."""
     begin, finish = {"kind": "begin", "host": "node", "at": 999.0}, {"kind": "finish", "at": 1100.0}
-    rows = [begin, *metrics(3), None, {"kind": "new"}, {"kind": "metrics", "step": "x", "metrics": {}}, finish]
+    error = {"kind": "status", "at": 1010.0, "status": "error", "message": "no loss"}
+    wrong = [{"kind": "new"}, {"kind": "metrics", "step": "x", "metrics": {}}, error, error | {"status": "up"}]
+    rows = [begin, *metrics(3), None, *wrong, finish]
     url = "/api/jobs/my-job-001/rows"
     answer = client.post(url, json={"session": "a", "first": 0, "rows": rows})
-    assert (answer.status_code, answer.json()) == (200, {"next": 8})
+    assert (answer.status_code, answer.json()) == (200, {"next": 10})
     job = client.get("/api/jobs/my-job-001").json()
     assert (job["origin"], job["run"], job["status"], job["step"]) == ("logger", "logged/my-job-001", "finished", 2)
     found = list(events_of(root / "logged/my-job-001/events.jsonl"))
     assert [event.step for event in found if isinstance(event, Step)] == [0, 1, 2]
-    assert [event.text[:24] for event in found if isinstance(event, Alert)] == [
-        "row 5 of session a was l", "row 6 of session a was l",
-    ]  # fmt: skip
-
-
-def test_what_a_script_warns_of_and_rows_that_were_left_out_are_findings(client: TestClient) -> None:
-    """The list counts them as alerts."""
-    status = {"kind": "status", "at": 1010.0}
-    rows = [*metrics(3), {"kind": "new"}, status | {"status": "error", "message": "no loss"}, status | {"status": "up"}]
-    client.post("/api/jobs/warned/rows", json={"session": "a", "first": 0, "rows": rows})
-    found = client.get("/api/jobs/warned/findings").json()
-    assert [(each["level"], each["text"][:24]) for each in found] == [
-        ("critical", "error: no loss"), ("warn", "row 3 of session a was l"),
+    findings = client.get("/api/jobs/my-job-001/findings").json()
+    assert [(each["level"], each["text"][:24]) for each in findings] == [
+        ("critical", "error: no loss"), ("warn", "row 5 of session a was l"), ("warn", "row 6 of session a was l"),
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from launcher.views.findings import find_problems
 from launcher.views.log_state import with_our_names
 from launcher.views.read import find
 from tests.logs.same_run import FORMS, collapse
-from tests.server.conftest import lose_database, write_run
+from tests.server.conftest import lose_database, only_job, write_run
 
 
 def listed(client, **query):
@@ -24,8 +24,7 @@ def test_runs_of_a_shell_appear_change_and_go(root, client):
     assert listed(client)["items"] == []
     folder = write_run(root / "math" / "one", how="failed")
     found = client.app.state.services.jobs
-    found.scan()
-    [job] = listed(client)["items"]
+    job = only_job(client)
     assert (job["run"], job["status"], job["step"], job["origin"]) == ("math/one", "failed", 3, "rlrun")
     assert (job["learning_rate"], job["context_length"], job["rollout_n"]) == (1e-6, 1536, 5)
     write_run(folder, 5)
@@ -49,8 +48,7 @@ def test_a_model_without_a_path_has_the_name_that_was_typed(root, client):
     (folder / "words.txt").write_text("rlrun train algorithm=grpo model=tiny\n")  # as a run does, before its spec.yaml
     spec = (folder / "spec.yaml").read_text()
     (folder / "spec.yaml").write_text(spec.replace("pretrained.Pretrained, path: Qwen/Qwen3-0.6B", "scratch.Scratch"))
-    client.app.state.services.jobs.scan()
-    assert [job["model"] for job in listed(client)["items"]] == ["tiny"]
+    assert only_job(client)["model"] == "tiny"
 
 
 def test_a_run_has_the_same_id_after_a_restart_and_in_a_new_database(root, serve):
@@ -99,13 +97,13 @@ def test_logs_of_other_programs_stand_beside_the_runs(root, serve, tmp_path):
     def curve(of):
         return of.get(f"{at}/curves", params={"names": "actor/entropy"}).json()["curves"]["actor/entropy"]
 
-    before, events = curve(client), Columns(client.app.state.services.jobs.get(job["uuid"]).folder.events).read_on()
+    before, events = curve(client), Columns.of(client.app.state.services.jobs.get(job["uuid"]).folder.events)
     log.write_text(text)
-    client.app.state.services.jobs.logs.get(events.path.parent).wait_until = 0.0
+    client.app.state.services.jobs.logs.get(events.end.path.parent).wait_until = 0.0
     client.app.state.services.jobs.scan()
     source = find(str(log), root)
     steps = [event for event in source.steps() if "actor/entropy" in with_our_names(event.metrics)]
-    assert before["count"] < len(steps) == curve(client)["count"] and events.read_on().inode == events.inode
+    assert before["count"] < len(steps) == curve(client)["count"] and events.read_on().end.inode == events.end.inode
     assert curve(client)["mean"] == [with_our_names(event.metrics)["actor/entropy"] for event in steps]
     assert client.get(at).json()["step"] == steps[-1].step
     found = [(each["step"], each["text"], each["fix"]) for each in client.get(f"{at}/findings").json()]
@@ -133,8 +131,7 @@ def test_a_log_without_times_has_no_time_left_also_in_the_folder_of_a_trainer(se
     state = {"global_step": 4, "max_steps": 10, "log_history": rows}
     (tmp_path / "out" / "trainer_state.json").write_text(json.dumps(state))
     client = serve(also=(tmp_path / "out",))
-    client.app.state.services.jobs.scan()
-    [job] = listed(client)["items"]
+    job = only_job(client)
     assert (job["step"], job["steps"], job["progress"]) == (4, 10, 0.4)
     assert (job["eta_s"], job["seconds_per_step"]) == (None, None)
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from launcher.core.events import Step, events_of
 from launcher.runs.folder import Folder, holder
 from tests.conftest import DATA, MODEL, wait_until
-from tests.server.conftest import PLAN, lose_database, record_in, write_run
+from tests.server.conftest import PLAN, lose_database, only_job, record_in, write_run
 
 ROWS = [{"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": f"{n}+1="}], "ability": "math",
          "reward_model": {"style": "rule", "ground_truth": str(n + 1)}} for n in range(24)]  # fmt: skip
@@ -90,39 +90,31 @@ def test_a_run_is_paused_resumed_and_outlives_its_server(root, serve):
     assert client.post(f"/api/jobs/{uuid}/stop").status_code == 409
 
 
-def test_one_key_makes_one_job_also_at_the_same_moment_and_after_a_restart(root, serve):
-    client, body, made = serve(), {"name": "once", "arguments": TINY}, []
+def test_one_key_makes_one_job_also_at_the_same_moment_at_two_servers_and_after_a_restart(root, serve):
+    """The servers have one root, and know the jobs of one another."""
+    servers, body, made = (serve(), serve()), {"name": "once", "arguments": TINY}, []
     headers = {"Idempotency-Key": "k1"}
 
-    def post():
+    def post(client):
         made.append(client.post("/api/jobs", json=body, headers=headers))
 
-    threads = [threading.Thread(target=post) for _ in range(4)]
+    threads = [threading.Thread(target=post, args=(client,)) for client in servers * 2]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(each.status_code for each in made) == [200, 200, 200, 201]
-    assert len({each.json()["uuid"] for each in made}) == 1
-    lose_database(client)
-    client = serve(reindex=True)
-    again = client.post("/api/jobs", json=body, headers=headers)
-    assert (again.status_code, again.json()["uuid"]) == (200, made[0].json()["uuid"])
-    other = client.post("/api/jobs", json={**body, "name": "twice"}, headers=headers)
+    assert {each.status_code for each in made} == {200, 201}
+    [uuid] = {each.json()["uuid"] for each in made}
+    lose_database(servers[0])
+    again = serve(reindex=True).post("/api/jobs", json=body, headers=headers)
+    assert (again.status_code, again.json()["uuid"]) == (200, uuid)
+    other = servers[1].post("/api/jobs", json={**body, "name": "twice"}, headers=headers)
     assert (other.status_code, other.json()["problems"][0]["where"]) == (409, "Idempotency-Key")
-
-
-def test_servers_of_one_root_know_the_keys_and_jobs_of_one_another(root, serve):
-    first, second, body, headers = serve(), serve(), {"name": "once", "arguments": TINY}, {"Idempotency-Key": "k1"}
-    made = first.post("/api/jobs", json=body, headers=headers).json()
-    again = second.post("/api/jobs", json=body, headers=headers)
-    assert (again.status_code, again.json()) == (200, made)
-    assert second.post("/api/jobs", json={**body, "name": "twice"}, headers=headers).status_code == 409
     write_run(root / "rlrun" / "once")
-    jobs = first.app.state.services.jobs
-    jobs.change(jobs.get(made["uuid"]), place="rlrun/once")
-    second.app.state.services.jobs.scan()
-    assert [(job["uuid"], job["step"]) for job in second.get("/api/jobs").json()["items"]] == [(made["uuid"], 3)]
+    jobs, other_jobs = (client.app.state.services.jobs for client in servers)
+    jobs.change(jobs.get(uuid), place="rlrun/once")
+    other_jobs.scan()
+    assert [(job["uuid"], job["step"]) for job in servers[1].get("/api/jobs").json()["items"]] == [(uuid, 3)]
 
 
 def test_all_that_is_wrong_is_named_at_once(idle):
@@ -223,8 +215,7 @@ def test_a_run_that_is_stopped_before_it_begins_did_not_fail(client, word, statu
 def test_a_run_that_cannot_be_resumed_says_why(root, client):
     write_run(root / "rlrun" / "a", how="stopped")
     (root / "rlrun" / "a" / "detached.log").write_text("✗ of an earlier time\nnext: rlrun chat\n")
-    client.app.state.services.jobs.scan()
-    [job] = client.get("/api/jobs").json()["items"]
+    job = only_job(client)
     jobs = client.app.state.services.jobs
     client.patch(f"/api/jobs/{job['uuid']}", json={"notes": "mine"})
     with (root / "rlrun" / "a" / "detached.log").open("a") as file:
@@ -273,8 +264,7 @@ def rerun_alike(root, client, uuid):
 @pytest.mark.parametrize("reruns", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_trained_run_is_exported_merged_and_run_again(root, trained, client, reruns):
     shutil.copytree(trained[1], root / "rlrun" / "done")
-    client.app.state.services.jobs.scan()
-    [job] = client.get("/api/jobs").json()["items"]
+    job = only_job(client)
     uuid = job["uuid"]
     made = client.post(f"/api/jobs/{uuid}/checkpoints/2/export", json={"to": "early"})
     assert made.status_code == 201, made.json()

@@ -25,7 +25,7 @@ from launcher.server.routes.answers import GroupAnswer
 from launcher.server.routes.app import create_app
 from launcher.server.services import ServerSettings
 from tests.cli.test_golden import HOSTILE
-from tests.server.conftest import write_run
+from tests.server.conftest import only_job, write_run
 
 RUNS = ("sft", "dpo", "grpo", "killed")
 
@@ -152,7 +152,7 @@ def test_an_episode_is_told_turn_by_turn(serve, root):
     samples = (Sample(**held_out, step=1), Sample(**held_out, step=2, episodes=(episode,)))
     write_run(root / "p" / "agent", more=(group, *samples))
     client = serve()
-    job = "/api/jobs/" + client.get("/api/jobs").json()["items"][0]["uuid"]
+    job = f"/api/jobs/{only_job(client)['uuid']}"
     answers = client.get(f"{job}/groups/2/1").json()["answers"]
     TypeAdapter(list[GroupAnswer]).validate_python(answers)
     assert answers[0]["episodes"] == json.loads(encoded([episode])) and answers[0]["episodes"][0]["turns"][1] == {
@@ -177,7 +177,7 @@ def test_steps_that_share_no_prompt_have_no_pairs(serve, root):
                       responses=("2",), scores=(1.0,), parts={}, advantages=(0.0,)) for step in (1, 2)
     ))  # fmt: skip
     client = serve()
-    at = f"/api/jobs/{client.get('/api/jobs').json()['items'][0]['uuid']}/prompts"
+    at = f"/api/jobs/{only_job(client)['uuid']}/prompts"
     assert client.get(at).json() == client.get(f"{at}?steps=1,2").json() == {"steps": [1, 2], "pairs": []}
     assert client.get(f"{at}?steps=1,3").status_code == 404
 

@@ -298,47 +298,28 @@ def test_a_port_that_is_taken_is_a_problem():
 
 
 def test_a_request_and_a_socket_too_many_are_refused_until_others_end(idle):
-    """With room for one of each, while that is being answered."""
-    heads = {"headers": [(b"host", b"localhost")], "query_string": b"", "path": "/api/jobs", "method": "GET"}
+    """With room for one of each, another comes while that is being answered; twice, as the room is free again."""
+    sent = []
+    of = {"headers": [(b"host", b"localhost")], "query_string": b"", "path": "/api/jobs", "method": "GET"}
 
-    async def ask() -> list[list[dict]]:
-        entered, may_end = asyncio.Event(), asyncio.Event()
+    async def send(message):
+        sent.append(message)
 
-        async def answer(connection, receive, send):
-            entered.set()
-            await may_end.wait()
+    async def receive():
+        return {"type": "websocket.connect"}
 
-        guard = Guard(
-            answer, idle.app.state.services.tokens, frozenset({"localhost"}), RequestLimits(requests=1, sockets=1)
-        )
-        found = []
-        for kind in ("http", "websocket"):
-            entered.clear()
-            may_end.clear()
+    async def answer(connection, receive, _):
+        await guard(connection, receive, send)
 
-            async def request(kind=kind):
-                sent = []
-
-                async def send(message):
-                    sent.append(message)
-
-                async def receive():
-                    return {"type": "websocket.connect"}
-
-                await guard({"type": kind, **heads}, receive, send)
-                return sent
-
-            first = asyncio.create_task(request())
-            await entered.wait()
-            refused = await request()
-            may_end.set()
-            found += [await first, refused, await request()]
-        return found
-
-    first, refused, later, first_socket, refused_socket, later_socket = asyncio.run(ask())
-    assert first == later == first_socket == later_socket == []
-    assert (refused[0]["status"], dict(refused[0]["headers"])[b"retry-after"]) == (503, b"1")
-    assert (refused_socket[0]["type"], refused_socket[0]["code"]) == ("websocket.close", 1013)
+    guard = Guard(
+        answer, idle.app.state.services.tokens, frozenset({"localhost"}), RequestLimits(requests=1, sockets=1)
+    )
+    for kind in ("http", "websocket", "http", "websocket"):
+        asyncio.run(guard({"type": kind, **of}, receive, send))
+    refused, _, closed, *again = sent
+    assert (refused["status"], dict(refused["headers"])[b"retry-after"]) == (503, b"1")
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1013)
+    assert again == [refused, sent[1], closed]
 
 
 def test_a_connection_too_many_is_closed(server, monkeypatch):

@@ -101,7 +101,3 @@ def test_damaged_and_half_written_lines_and_unknown_kinds_are_passed_over(folder
         log.write(b'ep":1,"metrics":{"a":"NaN"}}\n')
     (found,) = feed.new()
     assert found.row == 1 and found.metrics["a"] != found.metrics["a"]
-
-
-def test_no_log_yet_is_no_step(folder):
-    assert list(Feed(folder.path / "events.jsonl").new()) == []

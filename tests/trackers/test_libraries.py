@@ -297,7 +297,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder,
     """Three kills, each once some of the steps have arrived: the first as soon as the tracker is open."""
     steps, chance = 2000, random.Random(1)
     folder.write([Step(at=float(n), step=n, metrics={"a": n / 7, "b": 1.0}) for n in range(steps)])
-    argv = [sys.executable, "-m", "launcher.trackers.process", name, str(folder.path)]
+    argv = [sys.executable, "-m", "launcher.trackers.sending", name, str(folder.path)]
     for seq in (-1, chance.randrange(steps // 2), chance.randrange(steps // 2, steps - 300)):
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         kill_once_sent(process, name, seq)

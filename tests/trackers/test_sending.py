@@ -108,16 +108,6 @@ def test_a_tracker_that_is_down_catches_up(folder, tmp_path, monkeypatch):
     assert (blocked / "p" / "one.jsonl").read_text().count("\n") == 2
 
 
-def test_a_tracker_that_stays_down_does_not_keep_the_end_waiting(folder, tmp_path, monkeypatch):
-    (tmp_path / "blocked").write_text("")
-    monkeypatch.setenv("VERL_FILE_LOGGER_ROOT", str(tmp_path / "blocked"))
-    folder.write([step(0)])
-    sent, messages = send(folder.path)
-    assert "blocked" in sent.failure and len(messages) == 1
-    monkeypatch.delenv("VERL_FILE_LOGGER_ROOT")
-    assert send(folder.path)[0].steps == 1
-
-
 def test_one_process_at_a_time_sends_a_run(folder):
     folder.write([step(0)])
     send(folder.path)
@@ -161,7 +151,7 @@ def test_the_id_stays_when_the_folder_is_renamed(folder):
 def test_killed_again_and_again_it_sends_everything_once(folder, kill_once_sent):
     """The process that a run starts, killed at five moments while the log grows."""
     chance, count = random.Random(0), 0
-    argv = [sys.executable, "-m", "launcher.trackers.process", "file", str(folder.path)]
+    argv = [sys.executable, "-m", "launcher.trackers.sending", "file", str(folder.path)]
     for _ in range(5):
         folder.write([step(count + n) for n in range(300)])
         count += 300

@@ -16,7 +16,7 @@ from launcher.core.state import training_answers
 from launcher.server.answers import Json
 from launcher.server.columns import NO_STEP
 from launcher.server.problems import declared
-from launcher.server.reading import ReadRun, StepNumber, UsesRun
+from launcher.server.services import ReadRun, StepNumber, UsesRun
 from launcher.server.tokens import NAME, answer_lines, tokens_in
 from launcher.server.values import ListPage, Number, PageNumber, PageSize
 from launcher.views.samples import ChangedAnswer, SampleFilter, answers_of, changed_words, compare_samples
@@ -222,5 +222,6 @@ def _find_group(run: ReadRun, step: int, group: int) -> TrainingGroup:
 
 
 def _token_lines(run: ReadRun, step: int, group: int) -> dict[int, bytes]:
-    file = run.folder.path / NAME
-    return answer_lines(run.inside(file), step, group) if file.is_file() else {}
+    """The lines of its answers; none where the file is a link that leads out of the folder, as a copied one may be."""
+    file, root = run.folder.path / NAME, run.folder.path.resolve()
+    return answer_lines(file, step, group) if file.is_file() and file.resolve().is_relative_to(root) else {}

@@ -25,18 +25,16 @@ from launcher.server.routes import (
     docs,
     ingest,
     jobs,
-    launch,
     live,
     models,
     page,
     prometheus,
     records,
-    schema,
 )
 from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, access, docs, page)
+ROUTES = (jobs, models, curves, answers, records, live, prometheus, ingest, access, docs, page)
 """Modules with a `router`, in matching order."""
 ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
 
@@ -73,10 +71,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     settings.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     database = Database(settings.database, settings.root)
     registry = Jobs(settings.root, settings.also, database)
-    launching = Launching(registry)
-    registry.at_each_look.append(launching.collect)
     tokens, reports = AccessTokens(settings.token, database), Ingest(partial(folder_for, registry))
-    services = Services(settings, database, registry, launching, tokens, reports)
+    services = Services(settings, database, registry, Launching(registry), tokens, reports)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -14,10 +14,10 @@ from pydantic import Field
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, Problems
-from launcher.launch.queue import PROBLEM_MARK
 from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
 from launcher.server.problems import declared
+from launcher.server.rows import last_words
 from launcher.server.services import Services, UsesServices
 from launcher.server.values import RequestBody, Text, Uuid
 
@@ -95,9 +95,8 @@ def _run_command(*words: str) -> dict[str, Any]:
     command = [sys.executable, "-P", "-m", "launcher", *words[:2], "--json", *words[2:]]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if result.returncode:
-        lines = result.stderr.decode("utf-8", "replace").splitlines()
-        problems = [line.removeprefix(PROBLEM_MARK) for line in lines if line.startswith(PROBLEM_MARK)] or lines[-1:]
-        raise Problems([Problem("", line) for line in problems] or Problem(words[0], f"ended with {result.returncode}"))
+        problems = [Problem("", line) for line in last_words(result.stderr)]
+        raise Problems(problems or Problem(words[0], f"ended with {result.returncode}"))
     answer: dict[str, Any] = parse_json(result.stdout)
     return answer
 

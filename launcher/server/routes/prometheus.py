@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from typing import get_args
 
 from fastapi import APIRouter, Response
 
-from launcher.core.events import Event, Level, Usage
+from launcher.core.events import Level
 from launcher.core.state import RunState
-from launcher.runs import store
-from launcher.server.jobs import ServedJob
+from launcher.server.routes.records import USAGE_FIELDS
 from launcher.server.services import Services, UsesServices
 
 router = APIRouter(tags=["prometheus"])
@@ -21,78 +18,62 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RECENT_S = 3600.0
 """Seconds after its end in which a run is shown with all values, for slow scrapers; later only with its step."""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_USAGE = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
 
 
-@dataclass(frozen=True)
-class LatestValues:
-    """The values of one run on the page."""
-
-    run: str
-    is_written: bool
-    alerts: Mapping[str, int]
-    """Numbers of alerts by level."""
-    state: RunState
+FAMILIES = {
+    "up": "1 while the run is written",
+    "step": "latest finished step",
+    "step_timestamp_seconds": "when it finished, Unix time",
+    "alerts": "alerts of the run",
+    "metric": "latest value of a metric",
+} | {f"usage_{name}": "of a training process; see the event Usage" for name in USAGE_FIELDS}
+"""What each gauge tells, by its name without `rlrun_`."""
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def get_metrics_page(services: UsesServices) -> Response:
     """All runs, in the text format 0.0.4 of Prometheus."""
-    return Response(page_of(list(_values(services))), media_type=CONTENT_TYPE)
+    return Response(page_of(_values(services)), media_type=CONTENT_TYPE)
 
 
-def _values(services: Services) -> Iterator[LatestValues]:
-    """The values of each run that was started; of one that ended long ago only its step and alerts."""
+def _values(services: Services) -> Iterator[tuple[str, str, float]]:
+    """The values of each run that was started."""
     names = set[str]()
     for job in services.jobs.every():
         if not (name := str(job.node["run"])):
             continue
         name = f"{name} {job.uuid}" if name in names else name  # the same name in another folder of runs
         names.add(name)
-        yield LatestValues(name, job.reader is not None, job.node["alerts"], _state(services, job))
+        is_old = not job.reader and time.time() - job.standing.since > RECENT_S
+        state = RunState(step=job.state.step) if is_old else job.state
+        yield from values_of(name, state, job.node["alerts"], is_written=job.reader is not None)
 
 
-def _state(services: Services, job: ServedJob) -> RunState:
-    """The state of a run; of one that ended more than RECENT_S ago only the step."""
-    if job.reader:
-        return job.reader.state
-    if time.time() - job.standing.since > RECENT_S:
-        return RunState(step=job.node["step"])
-    state: RunState = services.memo.get(("state", job.folder.path, job.mark), lambda: store.see(job.folder).state)
-    return state
+def values_of(
+    run: str, state: RunState, alerts: Mapping[str, int], *, is_written: bool
+) -> Iterator[tuple[str, str, float]]:
+    """(gauge, labels, value) of all values of a run; `alerts` are counts by level."""
+    label = f'run="{escaped(run)}"'
+    yield "up", label, is_written
+    yield "step", label, state.step
+    yield "step_timestamp_seconds", label, state.marks[-1][1] if state.marks else 0.0
+    for level in get_args(Level):
+        yield "alerts", f'{label},level="{level}"', alerts.get(level, 0)
+    for name, value in state.metrics.items():
+        yield "metric", f'{label},name="{escaped(name)}"', value
+    for rank, usage in state.usage.items():
+        for name in USAGE_FIELDS:
+            if (used := getattr(usage, name)) is not None:
+                yield f"usage_{name}", f'{label},rank="{rank}"', used
 
 
-def page_of(runs: Sequence[LatestValues]) -> str:
-    """A page of these runs: each gauge once, with the values of all."""
-    return "".join(chain.from_iterable(_families(runs)))
-
-
-def _families(runs: Sequence[LatestValues]) -> Iterator[Iterator[str]]:
-    pairs = [(f'run="{escaped(each.run)}"', each) for each in runs]
-    states = [(run, each.state) for run, each in pairs]
-    yield _family("rlrun_up", "1 while the run is written", {run: float(each.is_written) for run, each in pairs})
-    yield _family("rlrun_step", "latest finished step", {run: float(state.step) for run, state in states})
-    ends = {run: state.marks[-1][1] if state.marks else 0.0 for run, state in states}
-    yield _family("rlrun_step_timestamp_seconds", "when it finished, Unix time", ends)
-    levels = get_args(Level)
-    alerts = {f'{run},level="{level}"': float(each.alerts.get(level, 0)) for run, each in pairs for level in levels}
-    yield _family("rlrun_alerts", "alerts of the run", alerts)
-    metrics = {f'{run},name="{escaped(name)}"': x for run, state in states for name, x in state.metrics.items()}
-    yield _family("rlrun_metric", "latest value of a metric", metrics)
-    usages = {f'{run},rank="{rank}"': usage for run, state in states for rank, usage in state.usage.items()}
-    yield from (_usage_family(name, usages) for name in _USAGE)
-
-
-def _usage_family(name: str, usages: Mapping[str, Usage]) -> Iterator[str]:
-    values = {label: float(vars(usage)[name]) for label, usage in usages.items() if vars(usage)[name] is not None}
-    return _family(f"rlrun_usage_{name}", "of a training process; see the event Usage", values)
-
-
-def _family(name: str, text: str, samples: Mapping[str, float]) -> Iterator[str]:
-    """The lines of one gauge with its values by their labels; none without values."""
-    if samples:
-        yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
-        yield from (f"{name}{{{labels}}} {number(value)}\n" for labels, value in samples.items())
+def page_of(values: Iterable[tuple[str, str, float]]) -> str:
+    """A page of these values: each gauge once, with the values of all runs."""
+    lines: dict[str, list[str]] = {name: [f"# HELP rlrun_{name} {text}", f"# TYPE rlrun_{name} gauge"]
+                                   for name, text in FAMILIES.items()}  # fmt: skip
+    for name, labels, value in values:
+        lines[name].append(f"rlrun_{name}{{{labels}}} {number(float(value))}")
+    return "".join(f"{line}\n" for family in lines.values() if len(family) > 2 for line in family)
 
 
 def number(value: float) -> str:

@@ -23,12 +23,10 @@ from launcher.launch.start import judge_of
 from launcher.reports.comparison import compare as compare_sources
 from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
-from launcher.server.curves import thinned
 from launcher.server.problems import declared
-from launcher.server.reading import ReadRun, UsesOwnRun, UsesRun, read_run
-from launcher.server.routes.curves import CurvePoints
+from launcher.server.routes.curves import CurvePoints, thinned
 from launcher.server.rows import typed_of_run
-from launcher.server.services import UsesServices
+from launcher.server.services import ReadRun, UsesOwnRun, UsesRun, UsesServices, read_run
 from launcher.server.values import Number
 from launcher.views.findings import find_problems
 from launcher.views.read import log_in, run_in
@@ -39,7 +37,7 @@ CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of a UTF-8 character after its 
 MOST_TEXT = 2**20  # bytes of a log in one response
 MOST_JOBS = 20  # jobs in a comparison
 _MEAN = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
-_USAGE_FIELDS = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
+USAGE_FIELDS = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
 
 
 class Finding(BaseModel):
@@ -200,7 +198,7 @@ def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 30
     processes = []
     for rank, usages in sorted(by_rank.items()):
         series = {}
-        for name in _USAGE_FIELDS:
+        for name in USAGE_FIELDS:
             points = [(event.at, value) for event in usages if (value := getattr(event, name)) is not None]
             if points:
                 x, values = np.array(points, np.float64).T
