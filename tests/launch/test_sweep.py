@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +17,7 @@ from launcher.core.events import Ended, to_line
 from launcher.core.problems import Problems
 from launcher.launch import queue
 from launcher.launch import sweep as points
-from launcher.launch.queue import Needs, ResourcePool, RunCommand, needs
+from launcher.launch.queue import Needs, Queue, QueuedRun, needs
 
 WORDS = ["algorithm=sft", "model=tiny", "data=reverse"]
 
@@ -139,14 +140,14 @@ def test_points_of_a_sweep_that_was_killed_are_as_their_runs_say() -> None:
 
 
 class Process:
-    """Ends at once with the code, and has printed the lines, that `ends` has for its point."""
+    """Has ended with the code, and printed the lines, that `ends` has for its point; with None it goes on."""
 
-    ends: ClassVar[dict[str, tuple[int, list[str]]]] = {}
+    ends: ClassVar[dict[str, tuple[int | None, list[str]]]] = {}
 
-    def __init__(self, command: RunCommand, **_: object) -> None:
-        self.code, self.printed = self.ends[command.log.stem]
+    def __init__(self, words: object, log: Path, *_: object, **__: object) -> None:
+        self.code, self.printed = self.ends[log.stem]
 
-    def poll(self) -> int:
+    def poll(self) -> int | None:
         return self.code
 
     def lines(self, *, last: bool) -> list[str]:
@@ -179,7 +180,7 @@ def test_a_record_of_an_earlier_version_is_read() -> None:
     assert seen(made) == [("stopped", "x"), ("waiting", "x")]
 
 
-@pytest.mark.parametrize("change", [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run", "status"])
+@pytest.mark.parametrize("change", [{"points": 5}, {"points": [{"name": "a"}]}, "run", "status"])
 def test_a_record_that_was_changed_is_refused(change: object) -> None:
     made = begun("seed=0,1")
     node = json.loads((made.path / points.FILE).read_text())
@@ -195,9 +196,21 @@ def test_a_record_that_was_changed_is_refused(change: object) -> None:
 # ---- room
 
 
-def placed(pool: ResourcePool, *wanted: Needs) -> list[object]:
-    """GPUs of each that finds a place, False for each that does not."""
-    return [False if (place := pool.acquire(each)) is None else place.gpus for each in wanted]
+@pytest.fixture
+def placed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Queue, list[object]]]:
+    """The queue, and the GPUs of each run that finds a place, False for each that does not; they go on until `ends`
+    says otherwise."""
+    monkeypatch.setattr(queue, "RunProcess", Process)
+    Process.ends = {"a": (None, [])}
+
+    def place(parallel: int | None, *wanted: Needs) -> tuple[Queue, list[object]]:
+        waiting = Queue(parallel)
+        waiting.cores, waiting.gpus = 2, ("a", "b")
+        waiting.runs = [QueuedRun((), Path("a"), None, each) for each in wanted]
+        waiting.advance()
+        return waiting, [run.gpus if run.process else False for run in waiting.runs]
+
+    return place
 
 
 @pytest.mark.parametrize(
@@ -215,16 +228,19 @@ def placed(pool: ResourcePool, *wanted: Needs) -> list[object]:
         (8, [Needs(1, 3), Needs(1, 1), Needs(1)], [None, False, None]),  # more GPUs than are here
     ],
 )
-def test_who_finds_a_place(parallel: int | None, wanted: list[Needs], expected: list[object]) -> None:
-    assert placed(ResourcePool(parallel, cores=2, gpus=("a", "b")), *wanted) == expected
+def test_who_finds_a_place(
+    parallel: int | None, wanted: list[Needs], expected: list[object], placed: Callable[..., tuple[Queue, list[object]]]
+) -> None:
+    assert placed(parallel, *wanted)[1] == expected
 
 
-def test_a_place_that_is_given_back_is_taken_again() -> None:
-    pool = ResourcePool(None, cores=8, gpus=("a",))
-    first = pool.acquire(Needs(1, 1))
-    assert first and pool.acquire(Needs(1, 1)) is None
-    pool.release(first)
-    assert placed(pool, Needs(1, 1)) == [("a",)]
+def test_a_place_that_is_given_back_is_taken_again(placed: Callable[..., tuple[Queue, list[object]]]) -> None:
+    waiting, found = placed(None, Needs(1, 2), Needs(1, 1))
+    assert found == [("a", "b"), False]
+    first, second = waiting.runs
+    assert first.process
+    first.process.code = 0
+    assert waiting.advance() == [first] and waiting.advance() == [second] and second.gpus == ("a",)
 
 
 def test_what_a_run_needs() -> None:

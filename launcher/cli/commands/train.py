@@ -84,7 +84,7 @@ def train(
         elif resume is not None:
             submitted = job.resume(store.find(resume, Path(root)), typed, from_step)
         else:
-            submitted = job.submit(job.StartRequest(tuple(by.texts), by.config_dir))
+            submitted = job.submit(by.texts, by.config_dir)
         _say_detached(submitted, bool(swept))
         return None
     if swept:
