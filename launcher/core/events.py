@@ -26,7 +26,7 @@ from annotated_types import Interval
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.episode_record import EpisodeRecord
-from launcher.core.files import read_lines
+from launcher.core.files import NewLines, read_lines
 from launcher.core.verdict import RunVerdict
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
@@ -416,23 +416,16 @@ class LogReader:
     """Reads an event log as it grows: every event with a `seq` above `after`, undone ones too."""
 
     def __init__(self, path: Path, after: int = -1) -> None:
-        self.path, self._after = path, after
-        self._seq, self._offset, self._attempt = 0, 0, 1
+        self.path, self._lines, self._after = path, NewLines(path), after
+        self._seq, self._attempt = -1, 1
 
     def new(self) -> Iterator[LoggedEvent]:
         """Events on whole lines written since the last call; a half-written line waits, a damaged one is an `Alert`."""
-        if not self.path.is_file():  # not written yet; never a pipe, which would block
-            return
-        with self.path.open("rb") as log:
-            log.seek(self._offset)
-            for line, size, ended in read_lines(log):
-                if not ended:
-                    return
-                seq, offset = self._seq, self._offset
-                self._seq, self._offset = seq + 1, offset + size
-                event = self._read(line, offset) if seq > self._after else None
-                if event:
-                    yield LoggedEvent(seq, self._attempt, event)
+        start = self._lines.offset
+        for line in self._lines.read_bytes():
+            self._seq, begin, start = self._seq + 1, start, self._lines.offset
+            if self._seq > self._after and (event := self._read(line, begin)):
+                yield LoggedEvent(self._seq, self._attempt, event)
 
     def _read(self, line: bytes, offset: int) -> Event | None:
         try:

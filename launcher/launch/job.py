@@ -24,7 +24,7 @@ from launcher.launch.start import run_of
 from launcher.preflight import plan as planning
 from launcher.preflight.plan import Page, ready_from
 from launcher.runs import store
-from launcher.runs.folder import Folder, free_name, holder, in_use, writer_lives
+from launcher.runs.folder import Folder, free_name, holder, in_use, writer_here
 from launcher.runs.stop_requests import StopMode
 from launcher.spec.run import RunSpec
 
@@ -123,7 +123,7 @@ def _submit(folder: Folder, words: Sequence[str]) -> Submitted:
 
 def _start_here(folder: Folder, words: Sequence[str]) -> RunProcess:
     folder.check()
-    if writer_lives(folder):
+    if writer_here(folder) is not None:
         raise Problems(in_use(folder))
     return RunProcess(words, folder.detached)
 

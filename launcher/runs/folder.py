@@ -152,7 +152,7 @@ class Lock:
         self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         deadline = time.monotonic() + wait_s
         while not self._try_lock():
-            if time.monotonic() > deadline or writer_lives(folder):
+            if time.monotonic() > deadline or writer_here(folder) is not None:
                 os.close(self.descriptor)
                 raise Problems(in_use(folder))
             time.sleep(0.1)
@@ -213,10 +213,6 @@ def writer_here(folder: Folder) -> int | None:
         return None
     pid = int(owner["pid"])
     return pid if machine.has_open(pid, folder.path / ".lock") else None
-
-
-def writer_lives(folder: Folder) -> bool:
-    return writer_here(folder) is not None
 
 
 def in_use(folder: Folder) -> Problem:

@@ -24,7 +24,7 @@ from launcher.runs.folder import (
     holder,
     read_attempts,
     take,
-    writer_lives,
+    writer_here,
 )
 
 HOST = socket.gethostname()
@@ -88,7 +88,7 @@ def test_a_second_writer_is_refused_at_once_and_told_who_writes(
     folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
 ) -> None:
     process, _ = hold()
-    assert holder(folder) == {"pid": process.pid, "host": HOST} and writer_lives(folder)
+    assert holder(folder) == {"pid": process.pid, "host": HOST} and writer_here(folder) == process.pid
     with pytest.raises(Problems) as refused:
         Lock(folder, wait_s=60)  # fails at once while a live process holds it
     assert refused.value.lines == [
@@ -107,7 +107,7 @@ def test_a_child_keeps_the_run_locked_until_it_ends(
     process, child = hold("child")
     process.kill()
     process.wait()
-    assert holder(folder) == {"pid": process.pid, "host": HOST} and not writer_lives(folder)
+    assert holder(folder) == {"pid": process.pid, "host": HOST} and writer_here(folder) is None
     with pytest.raises(Problems, match=f"is being written by process {process.pid} on {HOST}"):
         Lock(folder, wait_s=0.2)
     killer = subprocess.Popen([sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({child}, 9)"])
@@ -342,6 +342,6 @@ def test_only_a_process_that_holds_the_lock_is_signalled(folder: Folder, written
             assert store.stop(folder, now=True, wait_s=0).startswith("was asked to stop and is still saving")
             assert other.poll() is None
             assert folder.stop_request.read_text() == "now", "whoever it is may look for it there"
-            assert not writer_lives(folder) and store.see(folder).state.status == "waiting"
+            assert writer_here(folder) is None and store.see(folder).state.status == "waiting"
         finally:
             other.kill()
