@@ -4,7 +4,7 @@
 
 `seq` is the line's place in the file (0, 1, 2, ...), and `attempt` the attempt (1, 2, ...) during which it was written.
 Where an attempt goes back to a checkpoint, an event says so (`GOES_BACK`), and what was reported of training after that
-checkpoint's step is undone: the lines stay, and every view leaves them out (`read_log`).
+checkpoint's step is undone: the lines stay, and every view leaves them out (`events_of`).
 
 Readers see a run through the state that `launcher.core.state` folds out of its events. Times are Unix seconds (UTC).
 """
@@ -459,7 +459,7 @@ def is_undone(logged: LoggedEvent, ranges: Sequence[range]) -> bool:
     return place >= 0 and logged.seq in ranges[place] and not isinstance(logged.event, PROCESS_EVENTS)
 
 
-def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[LoggedEvent]:
+def events_of(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[Event]:
     """The events with a `seq` of at most `last`, by default all there are now, then those of `more`, without undone
     ones, as if the run had never gone back to a checkpoint.
 
@@ -472,7 +472,7 @@ def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = 
         return chain(takewhile(lambda logged: logged.seq <= last, LogReader(path).new()), more)
 
     ranges = undone(read()) if goes_back or more else ()
-    yield from (logged for logged in read() if not is_undone(logged, ranges))
+    return (logged.event for logged in read() if not is_undone(logged, ranges))
 
 
 def scan(path: Path) -> tuple[int, bool]:
@@ -485,8 +485,3 @@ def scan(path: Path) -> tuple[int, bool]:
                 lines += ended
                 goes_back = goes_back or any(mark in line for mark in marks)
     return lines, goes_back
-
-
-def events_of(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[Event]:
-    """The events of `read_log`, without their places."""
-    return (logged.event for logged in read_log(path, last, more))

@@ -1,4 +1,4 @@
-"""A run as programs handle it: plan it, submit it, resume it, stop it, read its events.
+"""A run as programs handle it: plan it, submit it, resume it, stop it. `runs.store` reads it.
 
 Each function may be called many times, from any thread; none handles a signal, and none waits for training. A submitted
 run is `rlrun train` as a process of this machine, in a session of its own; on a Ray cluster it starts the others.
@@ -17,7 +17,6 @@ from pathlib import Path
 
 from launcher.clusters import slurm
 from launcher.core import machine
-from launcher.core.events import LoggedEvent, LogReader
 from launcher.core.problems import OnMessage, Problems
 from launcher.launch.queue import RunProcess
 from launcher.launch.start import run_of
@@ -101,11 +100,6 @@ def resume_sweep(path: Path, parallel: int | None = None) -> Submitted:
 def stop(folder: Folder, mode: StopMode = "save", wait_s: float = 60.0) -> str:
     """Ask a run to save and end, or to end at once (`now`). Returns what happened within `wait_s`."""
     return store.stop(folder, now=mode == "now", wait_s=wait_s)
-
-
-def tail(folder: Folder, after_seq: int = -1) -> list[LoggedEvent]:
-    """The events that were logged after the one with the `seq` `after_seq`; all of them by default."""
-    return list(LogReader(folder.events, after=after_seq).new())
 
 
 # ---- starting it
