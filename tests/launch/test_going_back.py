@@ -52,12 +52,8 @@ def saved(number: int) -> Saved:
     return Saved(at=number + 0.5, step=number, path=f"checkpoints/step_{number:06d}")
 
 
-def lines_of(events: Iterable[Event | str]) -> list[str]:
-    return [event if isinstance(event, str) else to_line(event) for event in events]
-
-
 def text_of(events: Iterable[Event | str]) -> str:
-    return "".join(line + "\n" for line in lines_of(events))
+    return "".join((event if isinstance(event, str) else to_line(event)) + "\n" for event in events)
 
 
 @pytest.fixture
@@ -86,7 +82,7 @@ REPORTED: list[tuple[str, int, str, list[Event]]] = [
     (text_of([STARTED, step(1)]) + to_line(step(2))[:9], 2, rank_0(step(2)), [step(2)]),  # cut
     (text_of([STARTED]), 1, rank_0(step(2), f"{MARK}{to_line(step(3))}"), [step(2)]),  # killed within a line
     (text_of([STARTED]), 1, rank_0("score: ", step(2)), [step(2)]),  # a reward printed, and ended no line
-    (text_of([STARTED]), 1, rank_0(TALK, "\udcff\0\n"), []),
+    (text_of([STARTED]), 1, rank_0(TALK, "\udcff\0\n", step(2)), [step(2)]),
     (text_of([NEWER, STARTED, DAMAGED]), 3, rank_0(step(2)), [step(2)]),
     (text_of([STARTED]), 1, rank_0(f"{MARK}{NEWER}\n", step(2)), [step(2)]),
     # what the launcher wrote by itself meanwhile

@@ -73,8 +73,11 @@ def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:
     assert start.to_resume(done, []).is_done, "as before"
 
 
-def test_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
+def test_a_spec_changed_by_hand_is_refused_and_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
     done.spec.write_text(done.spec.read_text().replace("lr_scheduler_type: constant", "lr_scheduler_type: cosine"))
+    with pytest.raises(Problems) as refused:
+        start.to_resume(done, [])
+    assert refused.value.lines[0].startswith(f"{done.spec}: was changed since the run began; put it back; ")
     lock = json.loads(done.lock.read_text())
     done.lock.write_text(json.dumps({**lock, "spec": [sha256(done.spec)]}))
     assert start.to_resume(done, []).notes == []
@@ -108,11 +111,3 @@ def test_a_folder_that_lost_what_it_needs_is_refused_in_words(
     with pytest.raises(Problems) as refused:
         start.resume(done, [], [])
     assert refused.value.lines[0].startswith(line.format(run=done.path))
-
-
-def test_a_spec_changed_by_hand_is_refused(done: Folder) -> None:
-    assert start.to_resume(done, []).is_done
-    done.spec.write_text(done.spec.read_text().replace("seed: 0", "seed: 7"))
-    with pytest.raises(Problems) as refused:
-        start.to_resume(done, [])
-    assert refused.value.lines[0].startswith(f"{done.spec}: was changed since the run began; put it back; ")
