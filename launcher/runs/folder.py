@@ -15,7 +15,6 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -257,7 +256,7 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     logged_counts = Counter(_kind(event) for event in logged if not is_damage(event))
     damaged = len(logged) - logged_counts.total()  # unreadable lines, each of which was one event
     unheard = []
-    for event in _parse_log(log, reader):
+    for event in (event for line in NewLines(log).read() for event in reader.feed(line)):
         if logged_counts[_kind(event)]:
             logged_counts[_kind(event)] -= 1
         elif damaged:
@@ -269,11 +268,6 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
 
 def _kind(event: Event) -> tuple[type[Event], str]:
     return type(event), event.text if isinstance(event, Alert) else ""
-
-
-def _parse_log(log: Path, reader: EventReader) -> Iterator[Event]:
-    for line in NewLines(log).read():
-        yield from reader.feed(line)
 
 
 @dataclass

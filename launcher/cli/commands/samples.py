@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +65,7 @@ def samples(
     source = find(name, root)
     if evaluations:
         trend = evaluations_of(source)
-        return CommandAnswer([asdict(found) for found in trend], lambda: say("\n".join(map(trend_line, trend))))
+        return CommandAnswer([vars(found) for found in trend], lambda: say("\n".join(map(trend_line, trend))))
     if compare is not None:
         pairs = compare_samples(source.events, compare, criteria)
         return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))
