@@ -41,9 +41,7 @@ def arguments_of(path: Path, config_dir: Path | None) -> tuple[list[tuple[str, i
     if resolved and (path.parent / "lock.json").exists():
         settings.pop("trainer.experiment_name", None)  # a new run must not take the stored run's name
     if resolved:
-        now = flat(updated(nested({name: leaf.value for name, leaf in settings.items()})))  # of an earlier version
-        settings = {name: replace(leaf, value=now[name]) for name, leaf in settings.items() if name in now}
-        return list(_resolved_arguments(settings, config_dir)), config_dir
+        return list(_resolved_arguments(_updated(settings), config_dir)), config_dir
     return [(f"{name}={_literal(leaf.value)}", leaf.line) for name, leaf in settings.items()], config_dir
 
 
@@ -52,6 +50,12 @@ def _literal(value: Any) -> str:
 
 
 # ---- a run as it was resolved
+
+
+def _updated(settings: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """What an earlier version stored, in the settings of this one."""
+    now = flat(updated(nested({name: leaf.value for name, leaf in settings.items()})))
+    return {name: replace(leaf, value=now[name]) for name, leaf in settings.items() if name in now}
 
 
 def _resolved_arguments(settings: Mapping[str, Leaf], config_dir: Path | None) -> Iterator[tuple[str, int]]:

@@ -249,33 +249,36 @@ def drive(sweep: Sweep, show: OnViews, handle: Handle = no_signals) -> int:
 
 def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> None:
     points_now, looked_at = views(sweep), 0.0
-    runs = [(view, _queued(sweep, view)) for view in points_now if view.state.status != "finished"]
-    readers = {view.entry.run: store.RunReader(view.folder.events) for view, _ in runs}
-    queue.runs = [run for _, run in runs]
-    for view, _ in runs:
-        view.entry.status, view.entry.why = "waiting", ""
+    runs = [
+        (view, _make_queued(sweep, view), store.RunReader(view.folder.events))
+        for view in points_now if view.state.status != "finished"
+    ]  # fmt: skip
+    queue.runs = [run for _, run, _ in runs]
     sweep.write()
     while not queue.is_done:
         changed = queue.advance()
         looks = bool(changed) or time.monotonic() - looked_at >= LOOK_S
         looked_at = time.monotonic() if looks else looked_at
-        for view, run in runs:
+        for view, run, reader in runs:
             if run in changed:
                 view.entry.status, view.entry.why = _status(run, sweep.log_of(view.entry), request)
-            if run in changed and run.exit_code is not None:
-                view.state = store.see(view.folder).state
-            elif looks and run.is_running:
-                view.state = readers[view.entry.run].look()
+            if run in changed or (looks and run.is_running):
+                view.state = _read_state(view.folder, run, reader)
         if changed:
             with suppress(OSError):  # a full disk: the state of each run is in its own folder
                 sweep.write()
-        show(points_now, [(view.entry.name, line) for view, run in runs for line in run.new_lines])
+        show(points_now, [(view.entry.name, line) for view, run, _ in runs for line in run.new_lines])
         request.look()
         time.sleep(POLL_S)
 
 
-def _queued(sweep: Sweep, view: View) -> QueuedRun:
-    """The process that begins a point, or resumes it."""
+def _read_state(folder: Folder, run: QueuedRun, reader: store.RunReader) -> RunState:
+    return reader.look() if run.exit_code is None else store.see(folder, reader).state
+
+
+def _make_queued(sweep: Sweep, view: View) -> QueuedRun:
+    """The process that begins a point, or resumes it; until then the point waits."""
+    view.entry.status, view.entry.why = "waiting", ""
     config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
     resumes = view.folder.spec.is_file() and view.folder.has_results()
     words = ["--resume", str(view.folder.path)] if resumes else [*config, *view.entry.words]
