@@ -33,6 +33,7 @@ from launcher.core.events import (
     Started,
     Step,
     Usage,
+    Waiting,
     WeightsMoved,
     WentOn,
     events_of,
@@ -252,6 +253,7 @@ STEP = Step(at=5.0, step=3, metrics={"train/loss": 2.0, "val/loss": 3.0})
 TOLD = [
     (STARTED, {"run": "p/é", "algorithm": "GRPO", "processes": 2, "status": "running", "started_at": 10.0}),
     (LOADED, {"steps": 20}),
+    (Waiting(at=9.0, text="1 node", for_s=2.0), {"phase": "waiting", "waits_for": "1 node", "waits_since": 7.0}),
     (Phase(name="saving"), {"phase": "saving", "status": "running"}),
     (STEP, {"step": 3, "score": 2.0, "score_name": "train/loss", "validation": {"val/loss": 3.0}, "validated_step": 3,
             "metrics": STEP.metrics, "marks": ((3, 5.0),), "curve": Curve((2.0,)),
