@@ -20,8 +20,7 @@ class Paused(Event):
 
 
 '''
-CASE = """        case Paused(text=text):
-            return replace(state, phase="paused", waits_for=text)
+CHANGE = """    Paused: lambda _, event: {"phase": "paused", "waits_for": event.text},
 """
 FOLDED = """
 from launcher.core.events import Paused, from_line, to_line
@@ -40,12 +39,12 @@ def insert(file: Path, before: str, text: str) -> None:
     file.write_text(content.replace(before, text + before))
 
 
-def test_a_metric_is_one_row_and_an_event_a_class_and_a_case(tmp_path: Path) -> None:
+def test_a_metric_is_one_row_and_an_event_a_class_and_a_row(tmp_path: Path) -> None:
     for name in ("launcher", "conf"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     insert(tmp_path / "conf/metrics.yaml", "actor/entropy:\n", ROW)
     insert(tmp_path / "launcher/core/events.py", "@dataclass(frozen=True, kw_only=True)\nclass Crashed(Event):", EVENT)
-    insert(tmp_path / "launcher/core/state.py", "        case Crashed(lines=lines):", CASE)
+    insert(tmp_path / "launcher/core/state.py", "    Crashed: lambda", CHANGE)
     insert(tmp_path / "launcher/core/state.py", "    Phase,\n", "    Paused,\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", FOLDED], cwd=tmp_path, env=env, capture_output=True, text=True)

@@ -43,28 +43,6 @@ def test_what_one_adds_is_short(name: str, most: int, extend: Any) -> None:
     assert len([line for line in extend.files[f"mine/{name}.py"].splitlines() if line.strip()]) <= most
 
 
-@pytest.mark.long
-def test_a_run_goes_on_with_its_copy_of_an_environment(rlrun: Any) -> None:
-    words = [
-        *("train", "--config-dir", "mine", "algorithm=grpo", "model=tiny", "model.chat=true", "data=sums"),
-        *("sampler.n=2", "data.max_response_length=64", "environment=python", "environment.name=Calculator"),
-        *("environment.path=mine/calculator.py", "trainer.total_training_steps=1", "trainer.experiment_name=agent"),
-        *SMALL,
-    ]
-    ran = rlrun(*words)
-    assert ran.returncode == 0, ran.stderr
-    own = rlrun.folder / "mine" / "calculator.py"
-    text = own.read_text()
-    own.write_text("raise OSError\n")
-    try:
-        ran = rlrun("train", "--resume", "agent", "trainer.total_training_steps=2")
-    finally:
-        own.write_text(text)
-    assert ran.returncode == 0, ran.stderr
-    found = steps(rlrun.run("agent"))
-    assert [step.step for step in found] == [1, 2] and found[-1].metrics["agent/faults/share"] == 0
-
-
 def steps(run: Path) -> list[Step]:
     return [event for event in events_of(run / "events.jsonl") if isinstance(event, Step) and event.step]
 
@@ -88,12 +66,15 @@ def test_the_commands_run(rlrun: Any, extend: Any, monkeypatch: pytest.MonkeyPat
     assert steps(agent)[0].metrics["agent/faults/share"] == 0 and steps(agent)[0].metrics["agent/turns/mean"] >= 1
     assert any(step.metrics["actor/grad_norm"] > 0 for step in found), "vowels tell answers apart"
     assert "critic/score/length/mean" in found[-1].metrics, "a reward's part is a metric"
-    shutil.rmtree(run / "checkpoints" / "step_000002")
-    ran = rlrun("train", "--resume", run.name)  # with its own code, without the flag
-    assert ran.returncode == 0, ran.stderr
-    assert [step.step for step in steps(run)][-1] == 2
-    assert isinstance(list(events_of(run / "events.jsonl"))[-1], Ended)
-    assert (run / "checkpoints" / "step_000002").is_dir()
+    (rlrun.folder / "mine" / "calculator.py").write_text("raise OSError\n")  # the run has a copy
+    for each in (run, agent):
+        shutil.rmtree(each / "checkpoints" / "step_000002")
+        ran = rlrun("train", "--resume", each.name)  # with its own code, without the flag
+        assert ran.returncode == 0, ran.stderr
+        assert [step.step for step in steps(each)][-1] == 2
+        assert isinstance(list(events_of(each / "events.jsonl"))[-1], Ended)
+        assert (each / "checkpoints" / "step_000002").is_dir()
+    assert steps(agent)[-1].metrics["agent/faults/share"] == 0
 
 
 def test_settings_of_own_classes_are_shown(rlrun: Any, monkeypatch: pytest.MonkeyPatch) -> None:

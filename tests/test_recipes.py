@@ -19,7 +19,7 @@ NOTE_WORDS = f"#!{sys.executable}\nimport sys, json\nprint(json.dumps(sys.argv[1
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipe_is_whole_runs(recipe, tmp_path):
+def test_recipe_is_whole_runs_and_its_header_tells_date_hardware_and_result(recipe, tmp_path):
     program = tmp_path / "bin" / "rlrun"  # notes its words instead of training
     program.parent.mkdir()
     program.write_text(NOTE_WORDS)
@@ -32,10 +32,5 @@ def test_recipe_is_whole_runs(recipe, tmp_path):
     for command, *words in runs:
         assert command == "train"
         assert resolve(words).seed == 7, "what the recipe is given is passed on"
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_header_tells_date_hardware_and_result(recipe):
     head = "\n".join(line for line in recipe.read_text().splitlines() if line.startswith("#"))
-    assert re.search(r"Date \d{4}-\d\d-\d\d · hardware: .+ · result: .+", head)
-    assert os.access(recipe, os.X_OK)
+    assert re.search(r"Date \d{4}-\d\d-\d\d · hardware: .+ · result: .+", head) and os.access(recipe, os.X_OK)

@@ -125,6 +125,8 @@ class Suggester:
 
     def _advise_without_words(self, one: SourcedOverride, meaning: Translation, words: list[str] | None) -> str:
         """What to do where the value has no counterpart here, or is off (`words` is then empty)."""
+        if words is not None and meaning.note and not meaning.ours and not is_off(one.value):
+            return f"{LEAVE_OUT}: {meaning.note}"
         if words is not None:  # off, which it is here anyway; a reason holds then too, an advice what to use does not
             return meaning.instead if not meaning.ours and meaning.instead.endswith(LEAVE_OUT) else LEAVE_OUT
         if meaning.instead:

@@ -4,7 +4,7 @@
 
 `seq` is the line's place in the file (0, 1, 2, ...), and `attempt` the attempt (1, 2, ...) during which it was written.
 Where an attempt goes back to a checkpoint, an event says so (`GOES_BACK`), and what was reported of training after that
-checkpoint's step is undone: the lines stay, and every view leaves them out (`read_log`).
+checkpoint's step is undone: the lines stay, and every view leaves them out (`events_of`).
 
 Readers see a run through the state that `launcher.core.state` folds out of its events. Times are Unix seconds (UTC).
 """
@@ -26,7 +26,7 @@ from annotated_types import Interval
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.episode_record import EpisodeRecord
-from launcher.core.files import read_lines
+from launcher.core.files import NewLines, read_lines
 from launcher.core.verdict import RunVerdict
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
@@ -416,23 +416,16 @@ class LogReader:
     """Reads an event log as it grows: every event with a `seq` above `after`, undone ones too."""
 
     def __init__(self, path: Path, after: int = -1) -> None:
-        self.path, self._after = path, after
-        self._seq, self._offset, self._attempt = 0, 0, 1
+        self.path, self._lines, self._after = path, NewLines(path), after
+        self._seq, self._attempt = -1, 1
 
     def new(self) -> Iterator[LoggedEvent]:
         """Events on whole lines written since the last call; a half-written line waits, a damaged one is an `Alert`."""
-        if not self.path.is_file():  # not written yet; never a pipe, which would block
-            return
-        with self.path.open("rb") as log:
-            log.seek(self._offset)
-            for line, size, ended in read_lines(log):
-                if not ended:
-                    return
-                seq, offset = self._seq, self._offset
-                self._seq, self._offset = seq + 1, offset + size
-                event = self._read(line, offset) if seq > self._after else None
-                if event:
-                    yield LoggedEvent(seq, self._attempt, event)
+        start = self._lines.offset
+        for line in self._lines.read_bytes():
+            self._seq, begin, start = self._seq + 1, start, self._lines.offset
+            if self._seq > self._after and (event := self._read(line, begin)):
+                yield LoggedEvent(self._seq, self._attempt, event)
 
     def _read(self, line: bytes, offset: int) -> Event | None:
         try:
@@ -466,7 +459,7 @@ def is_undone(logged: LoggedEvent, ranges: Sequence[range]) -> bool:
     return place >= 0 and logged.seq in ranges[place] and not isinstance(logged.event, PROCESS_EVENTS)
 
 
-def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[LoggedEvent]:
+def events_of(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[Event]:
     """The events with a `seq` of at most `last`, by default all there are now, then those of `more`, without undone
     ones, as if the run had never gone back to a checkpoint.
 
@@ -479,7 +472,7 @@ def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = 
         return chain(takewhile(lambda logged: logged.seq <= last, LogReader(path).new()), more)
 
     ranges = undone(read()) if goes_back or more else ()
-    yield from (logged for logged in read() if not is_undone(logged, ranges))
+    return (logged.event for logged in read() if not is_undone(logged, ranges))
 
 
 def scan(path: Path) -> tuple[int, bool]:
@@ -492,8 +485,3 @@ def scan(path: Path) -> tuple[int, bool]:
                 lines += ended
                 goes_back = goes_back or any(mark in line for mark in marks)
     return lines, goes_back
-
-
-def events_of(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[Event]:
-    """The events of `read_log`, without their places."""
-    return (logged.event for logged in read_log(path, last, more))

@@ -172,25 +172,29 @@ class NewLines:
     read from its beginning."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
-        self.path, self._offset = path, offset
+        self.path, self.offset = path, offset
         self._inode = 0
 
     def read(self, *, last: bool = False) -> Iterator[str]:
         """The lines since the last call, one at a time; `last`: also a line without a newline. Without such a file
         there are none."""
+        return (line.decode("utf-8", "replace").removesuffix("\n") for line in self.read_bytes(last=last))
+
+    def read_bytes(self, *, last: bool = False) -> Iterator[bytes]:
+        """The same as bytes, with their newlines; `offset` is behind the line that was given last."""
         if not self.path.is_file():  # not written yet; never a pipe, which would block
             return
         with self.path.open("rb") as file:
             status = os.fstat(file.fileno())
-            if status.st_size < self._offset or self._inode not in (0, status.st_ino):
-                self._offset = 0
+            if status.st_size < self.offset or self._inode not in (0, status.st_ino):
+                self.offset = 0
             self._inode = status.st_ino
-            file.seek(self._offset)
+            file.seek(self.offset)
             for line, size, ended in read_lines(file):
                 if not (last or ended):
                     return
-                self._offset += size
-                yield line.decode("utf-8", "replace").removesuffix("\n")
+                self.offset += size
+                yield line
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ import atexit
 import logging
 import os
 import platform
-import shutil
 import socket
 import sys
 from contextlib import suppress
@@ -136,16 +135,19 @@ def used_memory_bytes() -> int:
 
 def free_disk_bytes(path: Path) -> int:
     """Free bytes on the disk that holds `path`, or will hold it. Raises `OSError`."""
-    absolute = path.absolute()
-    existing = next(parent for parent in (absolute, *absolute.parents) if parent.exists())
-    return shutil.disk_usage(existing).free
+    status = _disk_status(path)
+    return status.f_bavail * status.f_frsize
 
 
 def free_inodes(path: Path) -> int | None:
     """Free inodes on the disk that holds `path`; None where it has no limit. Raises `OSError`."""
-    absolute = path.absolute()
-    status = os.statvfs(next(parent for parent in (absolute, *absolute.parents) if parent.exists()))
+    status = _disk_status(path)
     return status.f_favail if status.f_files else None
+
+
+def _disk_status(path: Path) -> os.statvfs_result:
+    absolute = path.absolute()
+    return os.statvfs(next(parent for parent in (absolute, *absolute.parents) if parent.exists()))
 
 
 def threads_of_a_process(processes: int) -> int:

@@ -155,9 +155,11 @@ def better(name: str) -> Literal["up", "down"] | None:
     return entry.better if entry else None
 
 
-def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
-    """The main score of a validation: the mean score over the data sources, else the accuracy on pairs, else the
-    loss."""
+def held_out_score(metrics: Mapping[str, float], wanted: str | None = None) -> tuple[str, float] | None:
+    """Name and value of the metric `wanted`, by default of the main score of a validation: the mean score over the data
+    sources, else the accuracy on pairs, else the loss. None where that was not measured."""
+    if wanted is not None:
+        return (wanted, metrics[wanted]) if wanted in metrics else None
     if means := _means(metrics):
         name = next(iter(means))
         return name if len(means) == 1 else "val-core/*/reward/mean", math.fsum(means.values()) / len(means)
@@ -246,7 +248,7 @@ def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | No
     """How good a validation is, higher is better: by the metric `wanted`, by default by its main score. None where that
     was not measured, is not finite, or has no better direction, and where a held-out prompt has no score: a mean over
     the prompts that could be scored is not that of all."""
-    named_score = held_out_score(metrics) if wanted is None else (wanted, metrics.get(wanted, math.nan))
+    named_score = held_out_score(metrics, wanted)
     if named_score is None or not math.isfinite(named_score[1]):
         return None
     if named_score[0].startswith("val-core/") and any(

@@ -67,12 +67,8 @@ class Problems(Exception):
         return [str(problem) for problem in self.problems]
 
 
-class InvalidSettings(ValueError):
+class InvalidSettings(Problems, ValueError):
     """Raised by a settings class whose values do not fit together: pydantic reports it with its problems."""
-
-    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
-        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
-        super().__init__("\n".join(map(str, self.problems)))
 
 
 def suggest(word: str, known: Sequence[str], *, listed: str = "it may be", before: str = "") -> str:

@@ -100,12 +100,12 @@ def _words_of_secret(words: list[str], points: set[str]) -> list[str]:
 _LOGIN = re.compile(r"://([^\s/?#]*)@")
 
 
-def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(name, value) of each secret: variables named like secrets, and passwords in URLs (proxies) of all variables."""
+def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    """Values of variables named like secrets, and passwords in URLs (proxies) of all variables."""
     for name, value in environment.items():
         if is_secret_name(name):
-            yield name, value.strip()
-        yield from ((name, password) for password in passwords_in_urls(value))
+            yield value.strip()
+        yield from passwords_in_urls(value)
 
 
 def passwords_in_urls(text: str) -> Iterator[str]:
@@ -167,15 +167,11 @@ def register_secret(value: str) -> None:
         _registered.add(value)
 
 
-def known_secrets() -> tuple[str, ...]:
-    """All spellings of all secrets, the longest first. The environment is read again only after a registration."""
-    return secrets_of(len(_registered))
-
-
-@lru_cache(1)  # the number is the key: another thread's registration makes a cached result invalid
+@lru_cache(1)
 def secrets_of(registered: int) -> tuple[str, ...]:
-    """`known_secrets`, cached for this number of registered secrets."""
-    values = {value for _, value in secrets_of_environment(os.environ) if not _is_common_text(value)} | _registered
+    """All spellings of all secrets, the longest first. The environment is read again only after a registration: their
+    number is the key, so that one of another thread makes a cached result invalid."""
+    values = {value for value in secrets_of_environment(os.environ) if not _is_common_text(value)} | _registered
     return tuple(sorted({form for value in values for form in spellings(value)}, key=len, reverse=True))
 
 
@@ -240,7 +236,7 @@ _NAMED_PATTERNS = [
 
 def redact(text: str) -> str:
     """`text` with each secret replaced by MARK. It is idempotent, and JSON stays valid JSON."""
-    for value in known_secrets():
+    for value in secrets_of(len(_registered)):
         if value in text:
             text = text.replace(value, MARK)
     for word, pattern in _TOKEN_PATTERNS:

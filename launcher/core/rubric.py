@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from statistics import fmean, median, pstdev
+from types import SimpleNamespace
 
 from launcher.core.events import HeldOutEpisodes
 
@@ -15,48 +15,21 @@ _DIGITS = {"_reward": 3, "avg_turns_correct": 2, "avg_turns_idk": 2, "avg_search
 _NOT_METRICS = ("step", "total_samples", "eval_time", "beat_rate")
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The keys of eval_logs/eval_step_NNNN.json, in their order. Episodes that ended by a fault are not samples; a mean
-    over no sample is None."""
-
-    step: int
-    accuracy: float
-    correct_answers: int
-    total_samples: int
-    attempted_answer: int
-    avg_reward: float
-    median_reward: float
-    std_reward: float
-    """Standard deviation of the population (divided by n)."""
-    min_reward: float
-    max_reward: float
-    found_correct_email: int
-    read_correct_email: int
-    total_repeated_searches: int
-    total_unique_searches: int
-    total_searches: int
-    avg_turns_correct: float | None
-    avg_turns_idk: float | None
-    avg_search_attempts: float
-    num_idk: int
-    eval_time: float
-    """Seconds."""
-    beat_rate: float
-    """Share of the samples whose reward is above the mean reward of the run's first evaluation."""
+class Evaluation(SimpleNamespace):
+    """Its attributes are the keys of eval_logs/eval_step_NNNN.json, in their order (`evaluation_of`). Episodes that
+    ended by a fault are not samples; a mean over no sample is None."""
 
     @property
     def json(self) -> str:
-        lines = (f'  "{field.name}": {_to_json(field.name, getattr(self, field.name))}' for field in fields(self))
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        return (
+            "{\n" + ",\n".join(f'  "{name}": {_to_json(name, value)}' for name, value in vars(self).items()) + "\n}\n"
+        )
 
     @property
     def metrics(self) -> dict[str, float]:
         """The evaluation as metrics, `eval/KEY`, without values that are None."""
-        values = {
-            name: getattr(self, name) for name in (field.name for field in fields(self)) if name not in _NOT_METRICS
-        }
-        return {f"eval/{name}": float(value) for name, value in values.items() if value is not None}
+        values = {name: value for name, value in vars(self).items() if name not in _NOT_METRICS and value is not None}
+        return {f"eval/{name}": float(value) for name, value in values.items()}
 
 
 def _to_json(name: str, value: float | None) -> str:
@@ -85,12 +58,25 @@ def evaluation_of(event: HeldOutEpisodes, first_reward: float | None = None) -> 
     searches, repeated = round(sum(of("num_searches"))), round(sum(of("num_repeated_searches")))
     reference = fmean(rewards) if first_reward is None else first_reward
     return Evaluation(
-        step=event.step, accuracy=sum(correct) / len(known), correct_answers=round(sum(correct)),
-        total_samples=len(known), attempted_answer=round(sum(of("attempted_answer"))), avg_reward=fmean(rewards),
-        median_reward=median(rewards), std_reward=pstdev(rewards), min_reward=min(rewards), max_reward=max(rewards),
-        found_correct_email=round(sum(of(RUBRIC))), read_correct_email=round(sum(of("ever_read_right_email"))),
-        total_repeated_searches=repeated, total_unique_searches=searches - repeated, total_searches=searches,
-        avg_turns_correct=turns(correct), avg_turns_idk=turns(idk), avg_search_attempts=searches / len(known),
-        num_idk=round(sum(idk)), eval_time=event.seconds,
-        beat_rate=sum(reward > reference for reward in rewards) / len(known),
-    )  # fmt: skip
+        step=event.step,
+        accuracy=sum(correct) / len(known),
+        correct_answers=round(sum(correct)),
+        total_samples=len(known),
+        attempted_answer=round(sum(of("attempted_answer"))),
+        avg_reward=fmean(rewards),
+        median_reward=median(rewards),
+        std_reward=pstdev(rewards),  # of the population, divided by n
+        min_reward=min(rewards),
+        max_reward=max(rewards),
+        found_correct_email=round(sum(of(RUBRIC))),
+        read_correct_email=round(sum(of("ever_read_right_email"))),
+        total_repeated_searches=repeated,
+        total_unique_searches=searches - repeated,
+        total_searches=searches,
+        avg_turns_correct=turns(correct),
+        avg_turns_idk=turns(idk),
+        avg_search_attempts=searches / len(known),
+        num_idk=round(sum(idk)),
+        eval_time=event.seconds,
+        beat_rate=sum(reward > reference for reward in rewards) / len(known),  # above the first evaluation's mean
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from inspect import isabstract
 from typing import Annotated, Any, TypeVar, dataclass_transform
@@ -34,7 +33,6 @@ Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 """A text or a list of texts, stored as a tuple."""
 
 
-@dataclasses.dataclass(frozen=True)
 class ReadOnlyWith:
     """Marks a setting, or a whole group, that a run reads only with another value beside it. Where it is given without
     that, a plan warns that it has no effect.
@@ -42,18 +40,11 @@ class ReadOnlyWith:
     `Annotated[Positive, ReadOnlyWith("kl_ctrl", "adaptive", fix="algorithm.kl_ctrl=adaptive")] = 0.1`
     """
 
-    other: str
-    """A setting or property of the same class, or, after `run.`, of the run."""
-    values: tuple[Any, ...]
-    """Values of `other` with which the setting is read; none: any true value."""
-    fix: str
-    """The argument with which it is read; `{place}` stands for the place of the class in the run."""
-    why: str
-    """Why it is not read, where `other` is not a setting."""
-
     def __init__(self, other: str, *values: Any, fix: str, why: str = "") -> None:
-        for name, value in (("other", other), ("values", values), ("fix", fix), ("why", why)):
-            object.__setattr__(self, name, value)
+        """`other` is a setting or property of the same class, or, after `run.`, of the run; with `values` of it, or any
+        true value, the setting is read. `fix` is the argument with which it is, in which `{place}` stands for the place
+        of the class in the run; `why` says why it is not, where `other` is not a setting."""
+        self.other, self.values, self.fix, self.why = other, values, fix, why
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from statistics import median
-from typing import Literal, Protocol, get_args
+from statistics import fmean, median
+from typing import Any, Literal, Protocol, get_args
 
 from launcher.core.events import (
     Alert,
@@ -182,83 +182,47 @@ def write_all(sinks: Iterable[Sink], state: RunState, events: Sequence[LoggedEve
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
-    """The state after `events`, which hold no undone ones (`events.read_log`)."""
+    """The state after `events`, which hold no undone ones (`events.events_of`)."""
     return reduce(after, events, state or RunState())
 
 
 def after(state: RunState, event: Event) -> RunState:
     """The state once `event` has happened."""
-    if isinstance(event, Resumed) and state.last_at is not None:
-        state = replace(state, paused_s=state.paused_s + max(event.at - state.last_at, 0.0))
-    state = replace(state, last_at=max(event.at, state.last_at or 0.0))
-    match event:
-        case Loaded(steps=steps):
-            return replace(state, steps=steps)
-        case LogProgress(step=step, steps=steps):
-            return replace(state, step=max(step, state.step), steps=steps, status="running")
-        case Step():
-            return _after_step(state, event)
-        case WeightsMoved(distance=distance):
-            return replace(state, moved=distance)
-        case Sample() | TrainingGroup() | HeldOutEpisodes():
-            return _after_answers(state, event)
-        case Saved(path=path):
-            return replace(state, checkpoint=path)
-        case Usage(rank=rank):
-            return replace(state, usage={**state.usage, rank: event})
-        case Alert(text=text, level=level):
-            counts = {**state.alerts_by_level, level: state.alerts_by_level.get(level, 0) + 1}
-            state = replace(state, alerts=state.alerts + 1, alerts_by_level=counts)
-            milder = LEVELS.index(level) < LEVELS.index(state.alert_level)
-            return state if milder else replace(state, alert=text, alert_level=level)
-    return _after_status(state, event)
+    changes = _CHANGES[type(event)](state, event) if type(event) in _CHANGES else {}
+    return replace(state, **{"last_at": max(event.at, state.last_at or 0.0), **changes})
 
 
-def _after_episodes(state: RunState, event: HeldOutEpisodes) -> RunState:
-    rewards = [reward for reward in event.rewards if math.isfinite(reward)]
-    first = sum(rewards) / len(rewards) if rewards and state.first_reward is None else state.first_reward
-    return replace(state, first_reward=first)
+Changes = Mapping[str, Any]
+"""New values of fields of the state."""
 
 
-def _after_status(state: RunState, event: Event) -> RunState:
-    """The state after an event about the run as a whole: its start, waits, phases, restarts, stalls and end."""
-    match event:
-        case Started():
-            return replace(
-                state, run=event.run, algorithm=event.algorithm, processes=event.processes,
-                status="running", started_at=event.at,
-            )  # fmt: skip
-        case Waiting(text=text, for_s=for_s):
-            return replace(state, phase=state.phase or "waiting", waits_for=text, waits_since=event.at - for_s)
-        case Phase(name=name):
-            return replace(state, phase=name, status="running", waits_for="")
-        case Crashed(lines=lines):
-            return replace(state, why="; ".join(lines))
-        case Restarted():
-            return replace(_without_waits(state), status="running", restarts=state.restarts + 1, alert_level="info")
-        case Resumed(steps=steps):
-            steps = steps or state.steps
-            return replace(_without_waits(state), status="running", steps=steps, alert_level="info", verdict=None)
-        case Stalled(why=why, for_s=for_s):
-            return replace(state, stalled=why, waits_since=event.at - for_s)
-        case WentOn():
-            return replace(state, stalled="")
-        case Ended(how=how, why=why, following=following, verdict=verdict):
-            why = why or state.why
-            return replace(_without_waits(state), status=how, phase="", why=why, following=following, verdict=verdict)
-    return state
+def _after_step(state: RunState, event: Step) -> Changes:
+    metrics = ties_as_half(event.metrics)
+    marks = (*state.marks, (event.step, event.at))[-HISTORY:]
+    changes: dict[str, Any] = {"step": event.step, "metrics": {**state.metrics, **metrics}, "marks": marks}
+    if measured := validation(metrics):
+        changes |= {"validation": measured, "validated_step": event.step}
+    if latest := held_out(event.step, metrics):
+        best = state.best if state.best and not better_than(latest, state.best) else latest
+        changes |= {"first": state.first or latest, "best": best, "last": latest}
+    learnt_from = dict(state.learnt_from)
+    for name in LEARNT_FROM:
+        if math.isfinite(value := metrics.get(name, math.nan)):
+            total, steps = learnt_from.get(name, (0.0, 0))
+            learnt_from[name] = total + value, steps + 1
+    if score := main_score(metrics):
+        changes |= {"score_name": score[0], "score": score[1], "curve": state.curve.then(score[1])}
+    return {**changes, "learnt_from": learnt_from}
 
 
-def _after_answers(state: RunState, event: Sample | TrainingGroup | HeldOutEpisodes) -> RunState:
-    if isinstance(event, HeldOutEpisodes):
-        return _after_episodes(state, event)
+def _after_answers(state: RunState, event: Sample | TrainingGroup) -> Changes:
     held_out = isinstance(event, Sample)
     new = list(map(_shortened, [event] if isinstance(event, Sample) else training_answers(event)))
     before = [answer for answer in state.answers if answer.step == event.step and type(answer) is type(new[0])]
     ranked = sorted([*before, *new] if held_out else new, key=lambda each: (each.value != each.value, -each.value))
     if not held_out and before and before[0].value - before[-1].value >= ranked[0].value - ranked[-1].value:
-        return state
-    return replace(state, answers=(*ranked[:1], *ranked[1:][-1:]))
+        return {}
+    return {"answers": (*ranked[:1], *ranked[1:][-1:])}
 
 
 def _shortened(answer: Sample) -> Sample:
@@ -268,26 +232,53 @@ def _shortened(answer: Sample) -> Sample:
     return replace(answer, prompt=prompt, response=response, ground_truth=truth)
 
 
-def _without_waits(state: RunState) -> RunState:
-    """`state` without stalls, waits and usage, as those were of an attempt that has ended."""
-    return replace(state, stalled="", waits_for="", usage={})
+def _after_episodes(state: RunState, event: HeldOutEpisodes) -> Changes:
+    rewards = [reward for reward in event.rewards if math.isfinite(reward)]
+    return {"first_reward": fmean(rewards)} if rewards and state.first_reward is None else {}
 
 
-def _after_step(state: RunState, event: Step) -> RunState:
-    event = replace(event, metrics=ties_as_half(event.metrics))
-    measured = validation(event.metrics)
-    if measured:
-        state = replace(state, validation=measured, validated_step=event.step)
-    marks = (*state.marks, (event.step, event.at))[-HISTORY:]
-    state = replace(state, step=event.step, metrics={**state.metrics, **event.metrics}, marks=marks)
-    if latest := held_out(event.step, event.metrics):
-        best = state.best if state.best and not better_than(latest, state.best) else latest
-        state = replace(state, first=state.first or latest, best=best, last=latest)
-    if new := {name: event.metrics[name] for name in LEARNT_FROM if math.isfinite(event.metrics.get(name, math.nan))}:
-        sums = {name: state.learnt_from.get(name, (0.0, 0)) for name in new}
-        total = {name: (before + new[name], steps + 1) for name, (before, steps) in sums.items()}
-        state = replace(state, learnt_from={**state.learnt_from, **total})
-    if score := main_score(event.metrics):
-        name, value = score
-        state = replace(state, score_name=name, score=value, curve=state.curve.then(value))
-    return state
+def _after_alert(state: RunState, event: Alert) -> Changes:
+    counts = {**state.alerts_by_level, event.level: state.alerts_by_level.get(event.level, 0) + 1}
+    milder = LEVELS.index(event.level) < LEVELS.index(state.alert_level)
+    shown = {} if milder else {"alert": event.text, "alert_level": event.level}
+    return {"alerts": state.alerts + 1, "alerts_by_level": counts, **shown}
+
+
+_NEW_ATTEMPT = {"stalled": "", "waits_for": "", "usage": {}}  # those were of an attempt that has ended
+_CHANGES: Mapping[type[Event], Callable[[RunState, Any], Changes]] = {
+    Step: _after_step,
+    Sample: _after_answers,
+    TrainingGroup: _after_answers,
+    HeldOutEpisodes: _after_episodes,
+    Alert: _after_alert,
+    Started: lambda _, event: {
+        "run": event.run, "algorithm": event.algorithm, "processes": event.processes, "status": "running",
+        "started_at": event.at,
+    },
+    Loaded: lambda _, event: {"steps": event.steps},
+    LogProgress: lambda state, event: {
+        "step": max(event.step, state.step), "steps": event.steps, "status": "running",
+    },
+    Phase: lambda _, event: {"phase": event.name, "status": "running", "waits_for": ""},
+    Waiting: lambda state, event: {
+        "phase": state.phase or "waiting", "waits_for": event.text, "waits_since": event.at - event.for_s,
+    },
+    WeightsMoved: lambda _, event: {"moved": event.distance},
+    Saved: lambda _, event: {"checkpoint": event.path},
+    Usage: lambda state, event: {"usage": {**state.usage, event.rank: event}},
+    Crashed: lambda _, event: {"why": "; ".join(event.lines)},
+    Stalled: lambda _, event: {"stalled": event.why, "waits_since": event.at - event.for_s},
+    WentOn: lambda _, event: {"stalled": ""},
+    Restarted: lambda state, _: {
+        **_NEW_ATTEMPT, "status": "running", "restarts": state.restarts + 1, "alert_level": "info",
+    },
+    Resumed: lambda state, event: {
+        **_NEW_ATTEMPT, "status": "running", "steps": event.steps or state.steps, "alert_level": "info",
+        "verdict": None, "paused_s": state.paused_s + max(event.at - (state.last_at or event.at), 0.0),
+    },
+    Ended: lambda state, event: {
+        **_NEW_ATTEMPT, "status": event.how, "phase": "", "why": event.why or state.why,
+        "following": event.following, "verdict": event.verdict,
+    },
+}  # fmt: skip
+"""What each event changes; another one changes only when the run was last heard of."""

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.core.redaction import redact
+from launcher.core.problems import shortened
 
 T = TypeVar("T")
 LONGEST = 300  # most characters of a reason
@@ -95,11 +95,10 @@ def own_places(places: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 def shown_line(file: str, number: int) -> str:
     """`my.py:12: return float(text)`"""
-    text = redact(linecache.getline(file, number).strip())
-    text = text if len(text) <= LINE else f"{text[: LINE - 3]}..."
+    text = shortened(linecache.getline(file, number).strip(), LINE)
     return f"{Path(file).name}:{number}{f': {text}' if text else ''}"
 
 
 def shorten(text: str) -> str:
-    text = redact(text)  # before the cut: a part of a secret is not known as one
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    """`text` as a reason, without secrets."""
+    return shortened(text, LONGEST)

@@ -31,13 +31,14 @@ class DiskWatch:
         if now - self._looked < LOOK_S:
             return []
         self._looked = now
-        if self.gave_up or self._is_full() == (self._full_since is not None):
-            if self._full_since is not None and now - self._full_since > FULL_S:
-                self.gave_up = True
-                self.close()
+        is_full = self._is_full()
+        if is_full and self._full_since is not None and now - self._full_since > FULL_S:
+            self.gave_up = True
+            self.close()
+        if self.gave_up or is_full == (self._full_since is not None):
             return []
-        self._full_since = None if self._full_since is not None else now
-        return [Waiting(text=NO_ROOM if self._full_since is not None else "")]
+        self._full_since = now if is_full else None
+        return [Waiting(text=NO_ROOM if is_full else "")]
 
     def is_over(self, now: float) -> bool:
         """Whether the processes have had the time to hand on what they hold."""

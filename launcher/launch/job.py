@@ -1,4 +1,4 @@
-"""A run as programs handle it: plan it, submit it, resume it, stop it, read its events.
+"""A run as programs handle it: plan it, submit it, resume it, stop it. `runs.store` reads it.
 
 Each function may be called many times, from any thread; none handles a signal, and none waits for training. A submitted
 run is `rlrun train` as a process of this machine, in a session of its own; on a Ray cluster it starts the others.
@@ -19,26 +19,16 @@ from launcher.clusters import slurm
 from launcher.core import machine
 from launcher.core.events import LoggedEvent, LogReader
 from launcher.core.problems import OnMessage, Problems
-from launcher.launch.queue import RunCommand, RunProcess
+from launcher.launch.queue import RunProcess
 from launcher.launch.start import run_of
 from launcher.preflight import plan as planning
 from launcher.preflight.plan import Page, ready_from
 from launcher.runs import store
-from launcher.runs.folder import Folder, free_name, holder, in_use, writer_lives
+from launcher.runs.folder import Folder, free_name, holder, in_use, writer_here
 from launcher.runs.stop_requests import StopMode
 from launcher.spec.run import RunSpec
 
 POLL_S, STOP_S = 0.1, 60.0
-HasBegun = Callable[[bool], bool]
-"""Tells whether the run has begun, given whether the new process holds the folder's lock."""
-
-
-@dataclass(frozen=True)
-class StartRequest:
-    """A run that a person asks for: arguments as after `rlrun train`, and where their own config files are."""
-
-    arguments: tuple[str, ...] = ()
-    config_dir: Path | None = None
 
 
 @dataclass
@@ -46,8 +36,9 @@ class Submitted:
     """A run that was handed to a process of its own."""
 
     folder: Folder
-    has_begun: HasBegun
     process: RunProcess
+    has_begun: Callable[[bool], bool]
+    """Tells whether the run has begun, given whether the process holds the folder's lock."""
 
     def wait_until_begun(self, say: OnMessage) -> int | None:
         """Pass on what the process prints until the run has begun; its exit code where it ended before that.
@@ -55,22 +46,40 @@ class Submitted:
         Ctrl-C until then ends the run.
         """
         expected_holder = {"pid": self.process.pid, "host": socket.gethostname()}
-        return _wait_until_begun(self.process, lambda: self.has_begun(holder(self.folder) == expected_holder), say)
+        try:
+            code = self._say_lines(lambda: self.has_begun(holder(self.folder) == expected_holder), say)
+        except KeyboardInterrupt:
+            self.process.signal(signal.SIGTERM)
+            deadline = time.monotonic() + STOP_S
+            self._say_lines(lambda: time.monotonic() > deadline, say)
+            return 128 + signal.SIGINT
+        return None if code is None else machine.shell_exit_code(code)
+
+    def _say_lines(self, is_ready: Callable[[], bool], say: OnMessage) -> int | None:
+        """Pass on whole lines until `is_ready`, then return None; or until the process has ended: then pass on all
+        lines, and return its exit code."""
+        while True:
+            code = self.process.poll()  # before the read: a process that has ended has written everything
+            is_over = code is not None or is_ready()
+            for line in self.process.lines(last=code is not None):
+                say(line)
+            if is_over:
+                return code
+            time.sleep(POLL_S)
 
 
-def plan(request: StartRequest) -> Page:
-    """What would run, and what would fail."""
-    return planning.plan(list(request.arguments), request.config_dir)
+def plan(arguments: Sequence[str], config_dir: Path | None = None) -> Page:
+    """What would run with these arguments, as after `rlrun train`, and what would fail."""
+    return planning.plan(list(arguments), config_dir)
 
 
-def submit(request: StartRequest) -> Submitted:
+def submit(arguments: Sequence[str], config_dir: Path | None = None) -> Submitted:
     """Start a new run. Raises `Problems` with all that `plan` would find, before anything is written."""
-    run = ready_from(request.arguments, request.config_dir).run
-    trainer = run.trainer
-    config = ["--config-dir", str(request.config_dir)] if request.config_dir else []
+    run = ready_from(arguments, config_dir).run
+    config = ["--config-dir", str(config_dir)] if config_dir else []
     folder = _new_folder(run)
-    name = [] if trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
-    return _submit(folder, [*config, *request.arguments, *name])
+    name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
+    return _submit(folder, [*config, *arguments, *name])
 
 
 def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None = None) -> Submitted:
@@ -86,7 +95,7 @@ def resume_sweep(path: Path, parallel: int | None = None) -> Submitted:
     """Go on with a sweep. Raises `Problems` where it is running."""
     parallel_option = [] if parallel is None else ["--parallel", str(parallel)]
     process = _start_here(Folder(path), ["--resume", str(path), *parallel_option])
-    return Submitted(Folder(path), lambda locked: locked, process)
+    return Submitted(Folder(path), process, lambda is_locked: is_locked)
 
 
 def stop(folder: Folder, mode: StopMode = "save", wait_s: float = 60.0) -> str:
@@ -96,7 +105,7 @@ def stop(folder: Folder, mode: StopMode = "save", wait_s: float = 60.0) -> str:
 
 def tail(folder: Folder, after_seq: int = -1) -> list[LoggedEvent]:
     """The events that were logged after the one with the `seq` `after_seq`; all of them by default."""
-    return list(LogReader(folder.events, after=after_seq).new())
+    return list(LogReader(folder.events, after_seq).new())
 
 
 # ---- starting it
@@ -105,18 +114,18 @@ def tail(folder: Folder, after_seq: int = -1) -> list[LoggedEvent]:
 def _submit(folder: Folder, words: Sequence[str]) -> Submitted:
     attempt, job = folder.next_attempt, slurm.job_of(folder.path)
 
-    def has_begun(locked: bool) -> bool:
+    def has_begun(is_locked: bool) -> bool:
         """Once its first attempt has a folder, or once it is in a queue."""
-        return (locked and folder.next_attempt > attempt) or slurm.job_of(folder.path) != job
+        return (is_locked and folder.next_attempt > attempt) or slurm.job_of(folder.path) != job
 
-    return Submitted(folder, has_begun, _start_here(folder, words))
+    return Submitted(folder, _start_here(folder, words), has_begun)
 
 
 def _start_here(folder: Folder, words: Sequence[str]) -> RunProcess:
     folder.check()
-    if writer_lives(folder):
+    if writer_here(folder) is not None:
         raise Problems(in_use(folder))
-    return RunProcess(RunCommand(tuple(words), folder.detached))
+    return RunProcess(words, folder.detached)
 
 
 def _new_folder(run: RunSpec) -> Folder:
@@ -133,31 +142,3 @@ def _new_folder(run: RunSpec) -> Folder:
                 raise
         else:
             return folder
-
-
-# ---- until it has begun
-
-
-def _wait_until_begun(process: RunProcess, is_begun: Callable[[], bool], say: OnMessage) -> int | None:
-    """None once the run has begun; the exit code of a process that ended before. Ctrl-C until then ends it."""
-    try:
-        code = _say_lines(process, is_begun, say)
-    except KeyboardInterrupt:
-        process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_S
-        _say_lines(process, lambda: time.monotonic() > deadline, say)
-        code = -signal.SIGINT
-    return None if code is None else machine.shell_exit_code(code)
-
-
-def _say_lines(process: RunProcess, is_ready: Callable[[], bool], say: OnMessage) -> int | None:
-    """Pass on whole lines until `is_ready`, then return None; or until the process has ended: then pass on all lines,
-    and return its exit code."""
-    while True:
-        code = process.poll()  # before the read: a process that has ended has written everything
-        is_over = code is not None or is_ready()
-        for line in process.lines(last=code is not None):
-            say(line)
-        if is_over:
-            return code
-        time.sleep(POLL_S)

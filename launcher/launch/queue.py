@@ -61,85 +61,30 @@ def needs(run: RunSpec) -> Needs:
     return Needs(cores, hardware.n_gpus_per_node, exclusive=hardware.nnodes > 1 and not run.cluster.queues)
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """Resources assigned to one run."""
-
-    needs: Needs
-    gpus: tuple[str, ...] | None
-    """Value of CUDA_VISIBLE_DEVICES; None leaves the variable as it is."""
-
-
-@dataclass
-class ResourcePool:
-    """At most `parallel` runs; with None as many as have cores. A GPU is never shared."""
-
-    parallel: int | None
-    cores: int = field(default_factory=machine.cpu_count)
-    gpus: tuple[str, ...] = field(default_factory=lambda: machine.visible_gpus())
-    taken: list[Allocation] = field(default_factory=list)
-
-    def acquire(self, wanted: Needs) -> Allocation | None:
-        """Resources for a run, None while there are not enough. A single run always gets them."""
-        busy = {gpu for allocation in self.taken for gpu in allocation.gpus or ()}
-        free = [gpu for gpu in self.gpus if gpu not in busy]
-        if self.taken and not self._fits(wanted, len(free)):
-            return None
-        allocation = Allocation(wanted, tuple(free[: wanted.gpus]) if 0 < wanted.gpus <= len(free) else None)
-        self.taken.append(allocation)
-        return allocation
-
-    def release(self, place: Allocation) -> None:
-        self.taken.remove(place)
-
-    def _fits(self, wanted: Needs, free_gpus: int) -> bool:
-        unknown_gpus = any(taken.needs.gpus and taken.gpus is None for taken in self.taken)  # takes what there is
-        if wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
-            return False
-        if wanted.exclusive or any(taken.needs.exclusive for taken in self.taken):
-            return False
-        if self.parallel is not None:
-            return len(self.taken) < self.parallel
-        return sum(each.cores or self.cores for each in (wanted, *(taken.needs for taken in self.taken))) <= self.cores
-
-
 # ---- processes
 
 
-@dataclass(frozen=True)
-class RunCommand:
-    """A run to start: what follows `rlrun train`, where its output goes, and in which folder it works."""
-
-    words: tuple[str, ...]
-    log: Path
-    folder: str | None = None
-    needs: Needs = Needs()
-
-
 class RunProcess:
-    """An `rlrun train` in its own session, so that Ctrl-C in a terminal does not reach it.
+    """`rlrun train` with these `words`, which works in `folder`, and appends its output to `log`.
 
-    With `lifeline` its standard input is a pipe that only this process holds: when that is killed, the run saves and
-    ends. `shared` are descriptors, such as locks, that stay open until it ends.
+    It has its own session, so that Ctrl-C in a terminal does not reach it. With `lifeline` its standard input is a pipe
+    that only this process holds: when that is killed, the run saves and ends. `shared` are descriptors, such as locks,
+    that stay open until it ends.
     """
 
     def __init__(
-        self,
-        command: RunCommand,
-        *,
-        gpus: Sequence[str] | None = None,
-        lifeline: bool = False,
-        shared: Sequence[int] = (),
-    ) -> None:
+        self, words: Sequence[str], log: Path, folder: str | None = None, *,
+        gpus: Sequence[str] | None = None, lifeline: bool = False, shared: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", activity.QUIET: "1"}
         environment |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus is not None else {}
         environment |= {LIFELINE: "1"} if lifeline else {}
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        with os.fdopen(os.open(command.log, flags, 0o600), "wb") as log:
-            self._new_lines = NewLines(command.log, log.seek(0, os.SEEK_END))
+        with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
+            self._new_lines = NewLines(log, output.seek(0, os.SEEK_END))
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "launcher", "train", *command.words], cwd=command.folder, env=environment,
-                stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL, stdout=log, stderr=log,
+                [sys.executable, "-P", "-m", "launcher", "train", *words], cwd=folder, env=environment,
+                stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, pass_fds=shared,
             )  # fmt: skip
         self.pid = self._process.pid
@@ -165,12 +110,16 @@ class RunProcess:
 
 @dataclass(eq=False)
 class QueuedRun:
-    """A run in the queue."""
+    """An `rlrun train` in the queue; `words`, `log` and `folder` are as those of its process."""
 
-    command: RunCommand
+    words: Sequence[str]
+    log: Path
+    folder: str | None
+    needs: Needs
+    gpus: tuple[str, ...] | None = None
+    """Value of CUDA_VISIBLE_DEVICES; None leaves the variable as it is."""
     process: RunProcess | None = None
     """None while it waits."""
-    place: Allocation | None = None
     exit_code: int | None = None
     """None until it has ended."""
     problem: str = ""
@@ -188,18 +137,15 @@ class QueuedRun:
 class Queue:
     """Runs that wait for room on this machine, and those that have it; they end when this process is killed.
 
-    A signal handler may call `stop` and `kill`.
+    At most `parallel` run at a time; with None as many as have cores. A GPU is never shared. A signal handler may call
+    `stop` and `kill`.
     """
 
-    def __init__(self, pool: ResourcePool, shared: Sequence[int] = ()) -> None:
-        self.pool, self._shared = pool, shared
+    def __init__(self, parallel: int | None, shared: Sequence[int] = ()) -> None:
+        self.parallel, self._shared = parallel, shared
+        self.cores, self.gpus = machine.cpu_count(), machine.visible_gpus()
         self.runs: list[QueuedRun] = []
         self._requests: list[int] = []
-
-    def add(self, command: RunCommand) -> QueuedRun:
-        run = QueuedRun(command)
-        self.runs.append(run)
-        return run
 
     @property
     def is_done(self) -> bool:
@@ -217,26 +163,36 @@ class Queue:
         return changed
 
     def _start(self, run: QueuedRun) -> bool:
-        allocation = None if self._requests else self.pool.acquire(run.command.needs)
-        if allocation is None:
+        running = [other for other in self.runs if other.is_running]
+        busy = {gpu for other in running for gpu in other.gpus or ()}
+        free = tuple(gpu for gpu in self.gpus if gpu not in busy)
+        if self._requests or (running and not self._fits(run.needs, running, len(free))):  # a single run always fits
             return False
-        run.place = allocation
-        run.process = RunProcess(run.command, gpus=allocation.gpus, lifeline=True, shared=self._shared)
+        run.gpus = free[: run.needs.gpus] if 0 < run.needs.gpus <= len(free) else None
+        run.process = RunProcess(run.words, run.log, run.folder, gpus=run.gpus, lifeline=True, shared=self._shared)
         self._send_requests(run)  # requests that arrived while the process was started
         return True
 
+    def _fits(self, wanted: Needs, running: Sequence[QueuedRun], free_gpus: int) -> bool:
+        """Whether there is room for a run beside those that are `running`."""
+        unknown_gpus = any(other.needs.gpus and other.gpus is None for other in running)  # takes what there is
+        if wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
+            return False
+        together = [wanted, *(other.needs for other in running)]
+        if any(needed.exclusive for needed in together):
+            return False
+        if self.parallel is not None:
+            return len(running) < self.parallel
+        return sum(needed.cores or self.cores for needed in together) <= self.cores
+
     def _poll_run(self, run: QueuedRun) -> bool:
         """Read the run's output. Returns whether it has ended."""
-        assert run.process and run.place
-        code = run.process.poll()
-        run.new_lines = run.process.lines(last=code is not None)
+        assert run.process
+        run.exit_code = run.process.poll()
+        run.new_lines = run.process.lines(last=run.exit_code is not None)
         problems = [line.removeprefix(PROBLEM_MARK) for line in run.new_lines if line.startswith(PROBLEM_MARK)]
         run.problem = problems[-1] if problems else run.problem
-        if code is None:
-            return False
-        run.exit_code = code
-        self.pool.release(run.place)
-        return True
+        return run.exit_code is not None
 
     def stop(self, number: int) -> None:
         """Ask all running processes to save and end, by this signal, and start no other."""

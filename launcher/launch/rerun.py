@@ -14,12 +14,8 @@ from launcher.config.explain import build, explain
 from launcher.config.grammar import setting
 from launcher.config.nodes import flat
 from launcher.core.problems import Problem, Problems
-from launcher.core.state import Sink
 from launcher.launch import provenance, start
-from launcher.launch.follow import Outcome
-from launcher.preflight.plan import ready
 from launcher.runs.folder import Folder, free_name
-from launcher.runs.stop_requests import Handle, no_signals
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
@@ -59,11 +55,6 @@ def prepare_rerun(folder: Folder, overrides: Sequence[str]) -> Rerun:
     got, fix = "is not what the run began with", "--anyway takes it as it is"
     refused = [Problem(name, f"{got}, {change}", fix, "changed") for name, change in changed.items()]
     return Rerun(run, differences, refused)
-
-
-def start_rerun(made: Rerun, typed: Sequence[str], sinks: Sequence[Sink], handle: Handle = no_signals) -> Outcome:
-    """Start the repeated run and follow it to its end. `typed` are the words after `rlrun`."""
-    return start.start(ready(made.run), typed, sinks, handle)[1]
 
 
 def _missing_inputs(run: RunSpec) -> list[Problem]:

@@ -101,14 +101,6 @@ class GoingOn:
             and supervise.step_of(self.checkpoint) >= self.steps
         )
 
-    @property
-    def line(self) -> str:
-        step = supervise.step_of(self.checkpoint)
-        if self.is_done:
-            return f"already finished after step {step}; trainer.total_training_steps={2 * step} would go on"
-        where = f"checkpoints/{self.checkpoint.name}" if self.checkpoint else "the beginning"
-        return f"goes on from {where}, to step {self.steps or 'unknown'}"
-
 
 def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = None) -> GoingOn:
     """The run of `folder` with `overrides`, which may change where, how fast and how long it runs, as `amend` says;
@@ -163,7 +155,9 @@ def resume(
     going_on = to_resume(folder, overrides, from_step)
     requested, run = going_on.asked, going_on.run
     if going_on.is_done:
-        write_all(sinks, going_on.state, [], [f"{folder.name} {going_on.line}"])
+        done = supervise.step_of(going_on.checkpoint)
+        line = f"already finished after step {done}; trainer.total_training_steps={2 * done} would go on"
+        write_all(sinks, going_on.state, [], [f"{folder.name} {line}"])
         return Outcome(0, going_on.state)
     _check_resumable(run, folder)
     with Lock(folder) as lock:

@@ -15,19 +15,19 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import get_args
 
 from launcher.config.grammar import Point, points
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems
+from launcher.core.settings import adapter
 from launcher.core.state import RunState, Status
 from launcher.launch import provenance
 from launcher.launch.follow import POLL_S
-from launcher.launch.queue import Needs, Queue, QueuedRun, ResourcePool, RunCommand, needs
+from launcher.launch.queue import Needs, Queue, QueuedRun, needs
 from launcher.preflight.plan import problems as refusals
 from launcher.preflight.plan import run_of
 from launcher.runs import store
@@ -204,20 +204,10 @@ def read(path: Path) -> Sweep:
     """Raises `Problems` where sweep.json is damaged."""
     file = path / FILE
     try:
-        node = parse_json(read_file(file))
-        entries = [
-            SweepEntry(
-                **{each.name: point[each.name] for each in fields(SweepEntry) if each.name in point.keys() - {"needs"}},
-                needs=Needs(**point["needs"]),
-            )
-            for point in node.pop("points")
-        ]
-        sweep = Sweep(path, points=entries, **node)
-        for entry in entries:
-            plain = all(Path(name).name == name for name in (entry.run, entry.name))
-            if not plain or entry.status not in get_args(Status):
-                raise ValueError("a point is damaged")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sweep = adapter(Sweep).validate_python({**parse_json(read_file(file)), "path": path})
+        if any(Path(name).name != name for entry in sweep.points for name in (entry.run, entry.name)):
+            raise ValueError("a point is damaged")
+    except (OSError, ValueError, TypeError) as error:
         raise provenance.unreadable(file, error, "start a new sweep") from error
     return sweep
 
@@ -238,7 +228,7 @@ OnViews = Callable[[Sequence[View], list[tuple[str, str]]], None]
 """Gets all points, and the lines that they printed since, each with its point's name."""
 
 
-def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None, handle: Handle = no_signals) -> int:
+def drive(sweep: Sweep, show: OnViews, handle: Handle = no_signals) -> int:
     """Run every point that is not done. Returns 0 when all are, 128 + the signal that stopped it, 2 when all that
     failed have an invalid configuration, else 1. Raises `Problems` where it runs already, or its folder is gone.
     """
@@ -247,7 +237,7 @@ def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None, handle:
             Problem(sweep.name, f"was started in {sweep.folder}, which is gone", "start a new sweep", "not-found")
         )
     with Lock(Folder(sweep.path)) as lock:
-        queue = Queue(pool or ResourcePool(sweep.parallel), [lock.descriptor])
+        queue = Queue(sweep.parallel, [lock.descriptor])
         request = StopRequest(queue, Folder(sweep.path))
         with handle(request):
             _drive(sweep, queue, request, show)
@@ -258,43 +248,41 @@ def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None, handle:
 
 
 def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> None:
-    points_now = views(sweep)
-    runs = _queue_points(sweep, points_now, queue)
-    readers = {view.entry.run: store.RunReader(view.folder.events) for view, _ in runs}
-    looked_at = 0.0
+    points_now, looked_at = views(sweep), 0.0
+    runs = [
+        (view, _make_queued(sweep, view), store.RunReader(view.folder.events))
+        for view in points_now if view.state.status != "finished"
+    ]  # fmt: skip
+    queue.runs = [run for _, run, _ in runs]
+    sweep.write()
     while not queue.is_done:
         changed = queue.advance()
         looks = bool(changed) or time.monotonic() - looked_at >= LOOK_S
         looked_at = time.monotonic() if looks else looked_at
-        for view, run in runs:
+        for view, run, reader in runs:
             if run in changed:
                 view.entry.status, view.entry.why = _status(run, sweep.log_of(view.entry), request)
-            if looks and run in changed and run.exit_code is not None:
-                view.state = store.see(view.folder).state
-            elif looks and run.is_running:
-                view.state = readers[view.entry.run].look()
+            if run in changed or (looks and run.is_running):
+                view.state = _read_state(view.folder, run, reader)
         if changed:
             with suppress(OSError):  # a full disk: the state of each run is in its own folder
                 sweep.write()
-        show(points_now, [(view.entry.name, line) for view, run in runs for line in run.new_lines])
+        show(points_now, [(view.entry.name, line) for view, run, _ in runs for line in run.new_lines])
         request.look()
         time.sleep(POLL_S)
 
 
-def _queue_points(sweep: Sweep, points_now: Sequence[View], queue: Queue) -> list[tuple[View, QueuedRun]]:
-    """Queue the points that are not done, and record that they wait."""
-    runs = [(view, queue.add(_command(sweep, view))) for view in points_now if view.state.status != "finished"]
-    for view, _ in runs:
-        view.entry.status, view.entry.why = "waiting", ""
-    sweep.write()
-    return runs
+def _read_state(folder: Folder, run: QueuedRun, reader: store.RunReader) -> RunState:
+    return reader.look() if run.exit_code is None else store.see(folder, reader).state
 
 
-def _command(sweep: Sweep, view: View) -> RunCommand:
+def _make_queued(sweep: Sweep, view: View) -> QueuedRun:
+    """The process that begins a point, or resumes it; until then the point waits."""
+    view.entry.status, view.entry.why = "waiting", ""
     config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
     resumes = view.folder.spec.is_file() and view.folder.has_results()
     words = ["--resume", str(view.folder.path)] if resumes else [*config, *view.entry.words]
-    return RunCommand(tuple(words), sweep.log_of(view.entry), sweep.folder, view.entry.needs)
+    return QueuedRun(words, sweep.log_of(view.entry), sweep.folder, view.entry.needs)
 
 
 def _status(run: QueuedRun, log: Path, request: StopRequest) -> tuple[Status, str]:

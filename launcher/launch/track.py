@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from launcher.clusters.local import start_log_redactor
 from launcher.core.events import LoggedEvent
@@ -28,50 +29,48 @@ KILLED_S = 1.0  # after FINISH_S, in which a process ends by itself
 CANNOT_WORK = 2  # exit code of a process that is not started again
 
 
+@dataclass
 class TrackerProcess:
     """One tracker. A process that dies is started again: at once, then after 1, 2, 4, ... seconds."""
 
-    def __init__(self, name: str, folder: Folder, output: int) -> None:
-        self.name, self.folder, self._output = name, folder, output
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starts, self._next_at = 0, 0.0
-        self.complete = False
-        """Whether everything has arrived; known at the end."""
+    name: str
+    folder: Folder
+    output: int
+    """Descriptor of its standard output and error."""
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    next_at: float = 0.0
+    """When it may be started again."""
 
     def look(self, now: float) -> None:
         """Start the process where it does not run and its pause is over."""
-        if self._process and (code := self._process.poll()) is not None:
-            self._process = None
-            self._next_at = float("inf") if code == CANNOT_WORK else now + pause_s(self._starts)
-        if not self._process and now >= self._next_at:
-            self._start(now)
-
-    def _start(self, now: float) -> None:
-        self._starts = min(self._starts + 1, 10)
+        if self.process and (code := self.process.poll()) is not None:
+            self.process = None
+            self.next_at = float("inf") if code == CANNOT_WORK else now + pause_s(self.starts)
+        if self.process or now < self.next_at:
+            return
+        self.starts = min(self.starts + 1, 10)
         argv = [sys.executable, "-P", "-m", "launcher.trackers.sending", self.name, str(self.folder.path)]
         try:
-            self._process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=self._output, stderr=self._output, start_new_session=True,
+            self.process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
         except OSError:  # no process can be started now
-            self._next_at = now + LONGEST_PAUSE_S
+            self.next_at = now + LONGEST_PAUSE_S
 
-    def finish(self) -> None:
-        """Ask it to send the rest and exit."""
-        if self._process and self._process.stdin:
-            self._process.stdin.close()
-
-    def wait(self, until: float) -> None:
-        """Wait for the exit of the process, which is killed at the monotonic time `until`."""
-        if not self._process:
-            return
+    def wait(self, until: float) -> bool:
+        """Wait for the exit of the process, which is killed at the monotonic time `until`. Returns whether everything
+        has arrived."""
+        if not self.process:
+            return False
         try:
-            self.complete = self._process.wait(max(until - time.monotonic(), 0.0)) == 0
+            return self.process.wait(max(until - time.monotonic(), 0.0)) == 0
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            return False
 
 
 class TrackerProcesses:
@@ -87,6 +86,8 @@ class TrackerProcesses:
         self._looked_at = -LOOK_S
         self.state = RunState()
         """The latest state of the run."""
+        self.late: list[str] = []
+        """Names of trackers to which not everything has arrived; known at the end."""
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
         self.state, now = state, time.monotonic()
@@ -96,12 +97,13 @@ class TrackerProcesses:
                 process.look(now)
 
     def close(self) -> None:
-        """End the trackers; returns once all have exited, at the latest after `FINISH_S` and a moment."""
+        """Ask the trackers to send the rest and exit; returns once all have, at the latest after `FINISH_S` and a
+        moment."""
         for process in self.processes:
-            process.finish()
+            if process.process and process.process.stdin:
+                process.process.stdin.close()
         until = time.monotonic() + FINISH_S + KILLED_S
-        for process in self.processes:
-            process.wait(until)
+        self.late += [process.name for process in self.processes if not process.wait(until)]
         while self._outputs:
             os.close(self._outputs.pop())
         with suppress(subprocess.TimeoutExpired):
@@ -120,10 +122,6 @@ def tracked(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Iterator[lis
         yield [*sinks, processes]
     finally:
         processes.close()
-        late = [process.name for process in processes.processes if not process.complete]
-        write_all(sinks, processes.state, [], [_late_line(name, folder) for name in late])
-
-
-def _late_line(name: str, folder: Folder) -> str:
-    fix = f"rlrun track {folder.path} --to {name} sends the rest"
-    return f"{name}: not everything has arrived, see logs/tracker-{name}.log; {fix}"
+        rest = f"see logs/tracker-{{0}}.log; rlrun track {folder.path} --to {{0}} sends the rest"
+        lines = [f"{name}: not everything has arrived, {rest.format(name)}" for name in processes.late]
+        write_all(sinks, processes.state, [], lines)

@@ -15,7 +15,6 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -152,7 +151,7 @@ class Lock:
         self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         deadline = time.monotonic() + wait_s
         while not self._try_lock():
-            if time.monotonic() > deadline or writer_lives(folder):
+            if time.monotonic() > deadline or writer_here(folder) is not None:
                 os.close(self.descriptor)
                 raise Problems(in_use(folder))
             time.sleep(0.1)
@@ -215,10 +214,6 @@ def writer_here(folder: Folder) -> int | None:
     return pid if machine.has_open(pid, folder.path / ".lock") else None
 
 
-def writer_lives(folder: Folder) -> bool:
-    return writer_here(folder) is not None
-
-
 def in_use(folder: Folder) -> Problem:
     """The problem that another process is writing `folder`."""
     owner = holder(folder) or {}
@@ -261,7 +256,7 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     logged_counts = Counter(_kind(event) for event in logged if not is_damage(event))
     damaged = len(logged) - logged_counts.total()  # unreadable lines, each of which was one event
     unheard = []
-    for event in _parse_log(log, reader):
+    for event in (event for line in NewLines(log).read() for event in reader.feed(line)):
         if logged_counts[_kind(event)]:
             logged_counts[_kind(event)] -= 1
         elif damaged:
@@ -273,11 +268,6 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
 
 def _kind(event: Event) -> tuple[type[Event], str]:
     return type(event), event.text if isinstance(event, Alert) else ""
-
-
-def _parse_log(log: Path, reader: EventReader) -> Iterator[Event]:
-    for line in NewLines(log).read():
-        yield from reader.feed(line)
 
 
 @dataclass

@@ -139,13 +139,7 @@ def _list_checkpoints(folder: Folder, metric: str | None, verify: bool) -> list[
             Kept(
                 step=step, path=path, at=saved_at.get(step, written), bytes=sum(file.st_size for file in files),
                 faults=tuple(checkpoints.faults(path)) if verify else None,
-                metrics={**measured, **({score[0]: score[1]} if score else {})}, judged=_score_by(measured, metric),
+                metrics={**measured, **dict([score] if score else [])}, judged=held_out_score(measured, metric),
             )
         )  # fmt: skip
     return listed
-
-
-def _score_by(measured: Mapping[str, float], metric: str | None) -> tuple[str, float] | None:
-    if metric is None:
-        return held_out_score(measured)
-    return (metric, measured[metric]) if metric in measured else None

@@ -20,7 +20,7 @@ from uuid import uuid4
 from launcher.core.overrides import argument
 from launcher.core.problems import Problem, Problems
 from launcher.launch import job
-from launcher.launch.job import StartRequest, Submitted
+from launcher.launch.job import Submitted
 from launcher.launch.rerun import prepare_rerun
 from launcher.preflight.plan import first_rows, page_node
 from launcher.runs.folder import holder
@@ -73,7 +73,7 @@ class Launching:
     def plan(self, new: NewJob) -> dict[str, Any]:
         """What `rlrun plan --json` prints for it, with the equivalent `command` and the first `rows` as tokens."""
         arguments = (*new.typed, *self._root_argument)
-        page, command = job.plan(StartRequest(arguments)), shlex.join(["rlrun", "train", *arguments])
+        page, command = job.plan(arguments), shlex.join(["rlrun", "train", *arguments])
         return {**page_node(page), "command": command, "rows": first_rows(page)}
 
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
@@ -83,7 +83,7 @@ class Launching:
         if existing := self.jobs.repeated(uuid, digest):
             return existing, False
         typed = [*new.typed, *self._root_argument]
-        page = job.plan(StartRequest(tuple(new.typed)))
+        page = job.plan(new.typed)
         if page.run is None:
             failures = (result for result in page.results if result.level == "FAIL")
             raise Problems(Problem(result.subject, result.message, result.fix) for result in failures)
@@ -120,7 +120,7 @@ class Launching:
         with served.busy:
             if served.has_folder:
                 raise Problems(_wrong_status(served, "resume goes on with it, rerun repeats it"))
-            return self._track(served, job.submit(StartRequest(served.record.arguments)), "start")
+            return self._track(served, job.submit(served.record.arguments), "start")
 
     def resume(self, uuid: str, changes: Sequence[str], from_step: int | None) -> ServedJob:
         """Resume a job from its newest checkpoint that verifies, or that of `from_step`, as a new attempt. A job that
@@ -132,7 +132,7 @@ class Launching:
             if served.folder.spec.is_file():
                 return self._track(served, job.resume(served.folder, changes, from_step), "resume")
             name = f"{EXPERIMENT}={served.folder.path.name}"
-            return self._track(served, job.submit(StartRequest((*served.record.arguments, *changes, name))), "resume")
+            return self._track(served, job.submit([*served.record.arguments, *changes, name]), "resume")
 
     def rerun(self, uuid: str, changes: Sequence[str], *, anyway: bool = False) -> ServedJob:
         """A new job with the settings of this one but for these `changes`. Raises `Problems` where its data, model or
@@ -145,7 +145,7 @@ class Launching:
         trainer = prepared.run.trainer
         names = [f"trainer.project_name={trainer.project_name}", f"{EXPERIMENT}={trainer.experiment_name}"]
         all_arguments = (str(source.folder.spec.absolute()), *changes, *names, argument(ROOT, self._root))
-        submitted = job.submit(StartRequest(all_arguments))
+        submitted = job.submit(all_arguments)
         record = JobRecord(
             str(uuid4()), f"{source.node['name']} again", tags=source.record.tags, created_at=time.time(),
             arguments=all_arguments, place=self.jobs.place_of(submitted.folder),

@@ -68,15 +68,18 @@ class Job(Protocol):
 
     def poll_events(self) -> list[Event]:
         """Events of the cluster itself since the last call, such as waiting for nodes."""
+        return []
 
     def lost_resources(self) -> str:
         """Resources that the cluster has lost, such as "node 10.0.0.2 is gone"; empty if none."""
+        return ""
 
     def stacks(self, wait_s: float) -> list[Stack]:
         """The stack of each process. Blocks for at most `wait_s`; the processes go on running."""
 
     def usage(self) -> list[Usage]:
         """Resource usage of each process, measured since the last call. Never blocks."""
+        return []
 
     def stop(self, number: int) -> None:
         """Ask all processes to save and end."""

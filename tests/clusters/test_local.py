@@ -63,13 +63,15 @@ def stacks(job: LocalJob, wait_s: float = LIMIT_S) -> tuple[list[Stack], float]:
 
 
 def test_every_process_says_where_it_stands(begun: Callable[..., LocalJob], tmp_path: Path) -> None:
-    job = begun(SLEEPS, SLEEPS)
+    """But for one that does not catch the signal, which would end it."""
+    job = begun(SLEEPS, SLEEPS, DEAF)
     for _ in range(2):  # what was said before is gone
-        (first, second), took = stacks(job)
+        (first, second, deaf), took = stacks(job)
         assert took < LIMIT_S, "it waits no longer than they take"
         assert (first.rank, second.rank, first.state) == (0, 1, "S") and first.pid != second.pid
         for stack in (first, second):
             assert stack.text.count(" in here") == 1 and stack.text.rstrip().endswith("in <module>")
+        assert (deaf.state, deaf.text) == ("S", "")
     assert (tmp_path / "rank-1.stack").stat().st_mode & 0o777 == 0o600
     assert job.exit_code() is None and job.lost_resources() == "", "and they go on"
 
@@ -77,13 +79,6 @@ def test_every_process_says_where_it_stands(begun: Callable[..., LocalJob], tmp_
 def test_it_answers_out_of_code_that_never_comes_back(begun: Callable[..., LocalJob]) -> None:
     ((stack,), _) = stacks(begun(LOCKED))
     assert "in <module>" in stack.text
-
-
-def test_who_does_not_catch_the_signal_is_not_asked(begun: Callable[..., LocalJob]) -> None:
-    job = begun(SLEEPS, DEAF)
-    ((first, second), took) = stacks(job)
-    assert "in here" in first.text and (second.state, second.text) == ("S", "") and took < LIMIT_S
-    assert job.exit_code() is None, "it would have ended"
 
 
 def test_a_process_that_was_stopped_or_has_ended_is_known_by_its_state(

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from launcher.clusters.ray.listing import head_address
-from launcher.core.events import Usage, Waiting, events_of
+from launcher.core.events import Usage, events_of
 from launcher.core.state import fold
 from tests.clusters.conftest import of_ray
 
@@ -102,9 +102,3 @@ def test_a_run_of_a_machine_that_is_no_node_is_refused(head: Any, small: list[st
     typed = [*OUTSIDE, sys.executable, "-m", "launcher", "train", *words]
     ran = subprocess.run(typed, cwd=head.folder, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2 and "this machine is not a node of it; use ray start --address" in ran.stderr, ran.stderr
-
-
-def test_waiting_is_an_event_until_processes_speak() -> None:
-    state = fold([Waiting(text="1 node with 1 GPU asked for")])
-    assert state.status == "waiting"
-    assert state.waits_for == "1 node with 1 GPU asked for"

@@ -55,9 +55,8 @@ def spent(process: psutil.Process) -> float:
     return sum(process.cpu_times()[:2]) + sum(sum(child.cpu_times()[:2]) for child in process.children())
 
 
-@pytest.mark.parametrize("code", [BURN, CHILD], ids=["itself", "what it started"])
-def test_a_process_that_burns_cpu_is_seen_to(code: str, begin: Begin, tmp_path: Path) -> None:
-    burns = psutil.Process(begin(code).pid)
+def test_a_process_whose_child_burns_cpu_is_seen_to(begin: Begin, tmp_path: Path) -> None:
+    burns = psutil.Process(begin(CHILD).pid)
     meter = Meter({3: burns.pid}, {3: ""}, tmp_path, 1.0)
     before, then = spent(burns), time.monotonic()
     (usage,) = looked(meter)
@@ -100,15 +99,6 @@ def test_a_disk_that_does_not_answer_is_unknown(begin: Begin, tmp_path: Path, mo
     meter.close()
 
 
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "usage"]
-
-
-def test_it_looks_not_at_all_where_nobody_asks(begin: Begin, tmp_path: Path) -> None:
-    meter = Meter({0: begin("input()").pid}, {0: ""}, tmp_path, 0.0)
-    assert not threads() and meter.take() == []
-
-
 def test_a_job_tells_what_its_processes_use_and_leaves_no_thread(tmp_path: Path) -> None:
     go = tmp_path / "go"
     waits = f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)"
@@ -120,9 +110,10 @@ def test_a_job_tells_what_its_processes_use_and_leaves_no_thread(tmp_path: Path)
         if {usage.rank for usage in found} == {0, 1}:
             go.touch()
         time.sleep(0.05)
-    for thread in threads():
-        thread.join(600)
-    assert not threads()
+    for thread in threading.enumerate():
+        if thread.name == "usage":
+            thread.join(600)
+            assert not thread.is_alive()
 
 
 def test_many_processes_are_looked_at_less_often() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,12 @@ RAN = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n"
 
 
 @pytest.fixture
-def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of modules, each of which leaves a mark when it runs."""
     monkeypatch.syspath_prepend(tmp_path)
-    known = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - known:
-        if name.startswith("planted"):
-            del sys.modules[name]
+    for name in [name for name in sys.modules if name.startswith("planted")]:
+        del sys.modules[name]
 
 
 def module(folder: Path, name: str, text: str) -> Path:
@@ -97,10 +96,7 @@ def test_nothing_foreign_is_named(path: str) -> None:
     assert not {"torch", "antigravity"} & (set(sys.modules) - loaded)
 
 
-def test_an_error_of_the_module_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken.py").write_text(
-        "from launcher.algorithms.grpo import GRPO\nx = 1 / 0\nclass Mine(GRPO):\n    pass\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"cannot import 'broken.Mine': ZeroDivisionError \(broken.py:2: x = 1 / 0\)"):
-        locate("broken.Mine", Algorithm)
+def test_an_error_of_the_module_has_its_line(modules: Path) -> None:
+    module(modules, "planted", "from launcher.spec.reward import Reward\nx = 1 / 0\nclass Mine(Reward): pass\n")
+    with pytest.raises(ValueError, match=r"import 'planted.Mine': ZeroDivisionError \(planted.py:3: x = 1 / 0\)"):
+        locate("planted.Mine", Reward)

@@ -33,12 +33,12 @@ from launcher.core.events import (
     Started,
     Step,
     Usage,
+    Waiting,
     WeightsMoved,
     WentOn,
     events_of,
     from_line,
     is_damage,
-    read_log,
     scan,
     to_line,
 )
@@ -152,9 +152,7 @@ def test_a_log_that_is_not_written_yet_has_no_events(tmp_path: Path) -> None:
 
 DAMAGE = [
     b"",  # an empty line
-    b"{",
     b"null",
-    b"{}",  # no kind
     b'{"kind":["Step"]}',
     b'{"kind":"Step","at":1.0}',  # fields are missing
     b'{"kind":"Step","at":1.0,"step":1,"metrics":{"a":"x"}}',
@@ -164,7 +162,6 @@ DAMAGE = [
     b'{"kind":"Step","at":1.0,"step":' + b"9" * 5000 + b',"metrics":{}}',
     b"[" * 5000,
     b'{"kind":"Saved","at":NaN,"step":1,"path":"p"}',
-    b'{"kind":"Started","at":1.0,"run":["x"],"algorithm":1,"processes":1}',
     b'{"kind":"Saved","at":1.0,"step":%d,"path":"p"}' % 10**400,  # more than a float holds
     b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
     b'{"kind":"HeldOutScores","at":1.0,"step":1,"data_source":"x","prompts":["a","b"],"scores":[1.0]}',
@@ -180,12 +177,7 @@ def test_damaged_lines_are_told_and_the_others_are_read(tmp_path: Path) -> None:
     places = list(accumulate(len(line) + 1 for line in lines))[: len(DAMAGE)]
     alerts = [Alert(at=0.0, step=0, text=f"events.jsonl: the line at byte {place} is damaged") for place in places]
     assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, *alerts, LOADED]
-    assert [is_damage(event) for event in (STARTED, alerts[0], replace(alerts[0], at=1.0), LOADED)] == [
-        False,
-        True,
-        False,
-        False,
-    ]
+    assert is_damage(alerts[0]) and not any(map(is_damage, (STARTED, replace(alerts[0], at=1.0), LOADED)))
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -251,7 +243,7 @@ def test_what_was_undone_is_left_out_of_every_view(written: list[Event], stands:
     assert list(events_of(path)) == stands
     for last in range(len(written)):  # at any moment
         shorter = log(tmp_path / f"{last}.jsonl", written[: last + 1])
-        assert list(read_log(path, last)) == list(read_log(shorter))
+        assert list(events_of(path, last)) == list(events_of(shorter))
 
 
 # ---- the state
@@ -261,6 +253,7 @@ STEP = Step(at=5.0, step=3, metrics={"train/loss": 2.0, "val/loss": 3.0})
 TOLD = [
     (STARTED, {"run": "p/é", "algorithm": "GRPO", "processes": 2, "status": "running", "started_at": 10.0}),
     (LOADED, {"steps": 20}),
+    (Waiting(at=9.0, text="1 node", for_s=2.0), {"phase": "waiting", "waits_for": "1 node", "waits_since": 7.0}),
     (Phase(name="saving"), {"phase": "saving", "status": "running"}),
     (STEP, {"step": 3, "score": 2.0, "score_name": "train/loss", "validation": {"val/loss": 3.0}, "validated_step": 3,
             "metrics": STEP.metrics, "marks": ((3, 5.0),), "curve": Curve((2.0,)),
@@ -351,15 +344,14 @@ def test_the_most_serious_alert_stays_until_the_run_is_started_again() -> None:
     assert fold([critical, again, *warned]).alert == "slow"
 
 
-@pytest.mark.parametrize(("count", "kept"), [(5000, 5000), (5001, 0)])
-def test_the_scores_of_held_out_prompts_by_their_source(count: int, kept: int) -> None:
+def test_the_scores_of_held_out_prompts_by_their_source() -> None:
     digest = prompt_digest("1+1", "2")
     assert len(digest) == 8 and digest != prompt_digest("1+1\0", "2") and prompt_digest("\ud800", "")
-    scores = [("ab"[number % 2], digest, float(number)) for number in range(count)]
-    found = held_out_scores(3, scores)
-    assert [(each.step, each.data_source) for each in found] == ([(3, "a"), (3, "b")] if kept else [])
-    assert sum(len(each.scores) for each in found) == kept
-    assert not kept or tuple(found[1].scores[:2]) == (1.0, 3.0)
+    scores = [("ab"[number % 2], digest, float(number)) for number in range(5001)]
+    found = held_out_scores(3, scores[:5000])
+    assert [(each.step, each.data_source) for each in found] == [(3, "a"), (3, "b")]
+    assert sum(len(each.scores) for each in found) == 5000 and tuple(found[1].scores[:2]) == (1.0, 3.0)
+    assert held_out_scores(3, scores) == [], "not of so many"
 
 
 def test_a_file_that_is_begun_anew_or_replaced_is_read_from_its_beginning(tmp_path):

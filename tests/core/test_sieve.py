@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launcher.clusters.local import EVENT_LOG, Local
-from launcher.core.log_redactor import LONGEST, LogRedactor
+from launcher.clusters.local import EVENT_LOG, Local, LocalJob
+from launcher.core.log_redactor import LogRedactor
 from launcher.spec.engine import Plan, Process
 
 SECRET = "correct-Horse 77"
@@ -42,12 +42,6 @@ def test_lines(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_line_without_end_is_cut_where_no_secret_is(tmp_path: Path) -> None:
-    line = (b"." * 1000 + b" ") * (LONGEST // 1000) + SECRET.replace(" ", "-").encode() + b" " + b"." * LONGEST
-    log = sieved([line], tmp_path / "log")
-    assert len(log) == len(line)  # nothing is lost; what is no secret's spelling stays
-
-
 def test_it_outlives_what_ends_the_others(tmp_path: Path) -> None:
     """Ctrl-C and a stop reach it, too; the last words of the others are still to come."""
     source, output = os.pipe()
@@ -67,33 +61,31 @@ def test_it_outlives_what_ends_the_others(tmp_path: Path) -> None:
 KILLED = "import os, signal; os.write(1, b'told'); os.write(2, b' and cut'); os.kill(os.getpid(), signal.SIGKILL)"
 
 
-def test_what_a_killed_process_said_last_is_kept(tmp_path: Path) -> None:
+def begun(program: str, logs: Path) -> LocalJob:
     """As the cluster starts it: through a job's pipes, which only the process holds."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    with (tmp_path / "lock").open("w") as lock:
-        job = Local().start(Plan((Process(0, (sys.executable, "-c", KILLED)),)), logs, lock.fileno())
-        while (code := job.exit_code()) is None:
-            pass
-    assert (code, (logs / "rank-0.log").read_bytes()) == (-signal.SIGKILL, b"told and cut")
+    with (logs / "lock").open("w") as lock:
+        return Local().start(Plan((Process(0, (sys.executable, "-c", program)),)), logs, lock.fileno())
+
+
+def exit_code(job: LocalJob) -> int:
+    while (code := job.exit_code()) is None:
+        pass
+    return code
+
+
+def test_what_a_killed_process_said_last_is_kept(tmp_path: Path) -> None:
+    assert exit_code(begun(KILLED, tmp_path)) == -signal.SIGKILL
+    assert (tmp_path / "rank-0.log").read_bytes() == b"told and cut"
 
 
 def test_an_event_is_in_the_log_though_the_sieve_is_gone(tmp_path: Path) -> None:
     """It is the truth about a run, so nothing stands between it and the disk."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    tells = f"import os; os.write(int(os.environ['{EVENT_LOG}']), b'event\\n')"
-    with (tmp_path / "lock").open("w") as lock:
-        job = Local().start(Plan((Process(0, (sys.executable, "-c", f"input(); {tells}")),)), logs, lock.fileno())
-        job._redactor.kill()
-        job._redactor.wait()
-        (process,) = job._processes.values()
-        assert process.stdin
-        process.stdin.write(b"go\n")
-        process.stdin.flush()
-        while job.exit_code() is None:
-            pass
-    assert (logs / "rank-0.log").read_bytes() == b"event\n"
+    job = begun(f"input(); import os; os.write(int(os.environ['{EVENT_LOG}']), b'event\\n')", tmp_path)
+    job._redactor.kill()
+    job._redactor.wait()
+    (process,) = job._processes.values()
+    process.communicate(b"go\n")
+    assert exit_code(job) == 0 and (tmp_path / "rank-0.log").read_bytes() == b"event\n"
 
 
 @pytest.mark.parametrize(("talk", "written"), [

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core import checkpoints
-from launcher.core.events import MARK, Crashed, Event, Started, Step, Usage, events_of, to_line
+from launcher.core.events import MARK, Crashed, Event, Started, Step, events_of, to_line
 from launcher.core.problems import Problems
 from launcher.core.settings import settings
 from launcher.core.state import RunState, fold
@@ -23,7 +23,7 @@ from launcher.launch.follow import Outcome
 from launcher.launch.supervise import Supervisor, pause_s
 from launcher.runs.folder import Folder, Lock, read_attempts
 from launcher.runs.stop_requests import handle_signals
-from launcher.spec.cluster import Cluster, Stack
+from launcher.spec.cluster import Cluster, Job, Stack
 from launcher.spec.engine import Plan
 
 
@@ -68,7 +68,7 @@ def _fill(draft: Path) -> None:
     (draft / "x").write_text("x")
 
 
-class Scripted:
+class Scripted(Job):
     """Its processes have told everything at once, and end when they are looked at for the second time."""
 
     def __init__(self, attempt: Attempt, folder: Folder, logs: Path, begin: int) -> None:
@@ -93,12 +93,6 @@ class Scripted:
 
     def failed_rank(self) -> int | None:
         return 0 if self.attempt.code and not self.attempt.lost else None
-
-    def poll_events(self) -> list[Event]:
-        return []
-
-    def usage(self) -> list[Usage]:
-        return []
 
     def lost_resources(self) -> str:
         return self.attempt.lost

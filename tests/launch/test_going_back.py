@@ -52,12 +52,8 @@ def saved(number: int) -> Saved:
     return Saved(at=number + 0.5, step=number, path=f"checkpoints/step_{number:06d}")
 
 
-def lines_of(events: Iterable[Event | str]) -> list[str]:
-    return [event if isinstance(event, str) else to_line(event) for event in events]
-
-
 def text_of(events: Iterable[Event | str]) -> str:
-    return "".join(line + "\n" for line in lines_of(events))
+    return "".join((event if isinstance(event, str) else to_line(event)) + "\n" for event in events)
 
 
 @pytest.fixture
@@ -79,6 +75,7 @@ TALK = "INFO torch: hello\n"
 REPORTED: list[tuple[str, int, str, list[Event]]] = [
     # events.jsonl, its lines of an earlier attempt, what its rank 0 wrote, what the launcher did not hear
     ("", 0, rank_0(STARTED, LOADED, step(1)), [STARTED, LOADED, step(1)]),  # the launcher was gone
+    (text_of([STARTED, step(1)]), 2, rank_0(step(7)), [step(7)]),  # of the attempt before, all was heard
     (text_of([STARTED]), 0, rank_0(STARTED, TALK, LOADED, TALK, step(1)), [LOADED, step(1)]),
     (text_of([STARTED, step(1), ENDED]), 0, rank_0(STARTED, step(1)), []),  # the end is the launcher's
     (text_of([STARTED, step(1), step(2)]), 0, "", []),  # its log was cleaned up
@@ -86,7 +83,7 @@ REPORTED: list[tuple[str, int, str, list[Event]]] = [
     (text_of([STARTED, step(1)]) + to_line(step(2))[:9], 2, rank_0(step(2)), [step(2)]),  # cut
     (text_of([STARTED]), 1, rank_0(step(2), f"{MARK}{to_line(step(3))}"), [step(2)]),  # killed within a line
     (text_of([STARTED]), 1, rank_0("score: ", step(2)), [step(2)]),  # a reward printed, and ended no line
-    (text_of([STARTED]), 1, rank_0(TALK, "\udcff\0\n"), []),
+    (text_of([STARTED]), 1, rank_0(TALK, "\udcff\0\n", step(2)), [step(2)]),
     (text_of([NEWER, STARTED, DAMAGED]), 3, rank_0(step(2)), [step(2)]),
     (text_of([STARTED]), 1, rank_0(f"{MARK}{NEWER}\n", step(2)), [step(2)]),
     # what the launcher wrote by itself meanwhile
@@ -111,18 +108,6 @@ def test_what_the_launcher_did_not_hear_is_found(
     folder.events.write_text("".join(texts))
     (logs / "rank-0.log").write_bytes(log.encode("utf-8", "surrogateescape"))
     assert unheard_events(folder, Torch().reader()) == unheard
-
-
-def test_only_the_last_attempts_log_is_heard(folder: Folder) -> None:
-    folder.events.write_text(text_of([STARTED, step(1)]))
-    assert unheard_events(folder, Torch().reader()) == [], "it never came to an attempt"
-    logs = folder.new_attempt()
-    (logs / "rank-0.log").write_text(rank_0(STARTED, step(1), step(2)))
-    assert unheard_events(folder, Torch().reader()) == [step(2)]
-    logs = folder.new_attempt()
-    assert unheard_events(folder, Torch().reader()) == []  # killed before it began
-    (logs / "rank-0.log").write_text(rank_0(step(7)))
-    assert unheard_events(folder, Torch().reader()) == [step(7)]
 
 
 @pytest.mark.parametrize("cut", range(1, 12))

@@ -67,6 +67,8 @@ STORED = [
     ("spec.yaml", "reward: {_target_: antigravity.x}\n", "antigravity.x is not of class Reward"),
     ("lock.json", DEEP, "nested too deeply"),
     ("lock.json", "[]", "holds no lock"),
+    ("lock.json", '{"hardware": 5}', "holds no lock"),
+    ("lock.json", '{"installed": [1]}', "holds no lock"),
 ]
 
 

@@ -19,7 +19,6 @@ PPO = ["algorithm=ppo", "model=tiny", "data=reverse"]
         ([*GRPO, "engine.offload=reference"], "engine.offload: GRPO has no reference here"),
         ([*GRPO, "engine.offload=reward"], "engine.offload: the reward is no model"),
         ([*GRPO, "engine.offload=weights"], "engine.offload: weights rest"),
-        ([*GRPO, "engine.offload=weights", "engine.strategy=fsdp2"], "engine.offload: weights rest"),
         ([*PPO, "engine.offload=reference", "model.lora_rank=4"], "without its adapters"),
         ([*PPO, "engine.offload=critic", "engine.strategy=fsdp2", "hardware.nproc_per_node=2"], "`weights` rests"),
         ([*GRPO, "engine.mixed_precision=true", "model.dtype=bfloat16"], "engine.mixed_precision: needs"),

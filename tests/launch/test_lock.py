@@ -13,17 +13,22 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core import checkpoints
-from launcher.core.problems import Problems
 from launcher.launch import provenance
 from launcher.models.pretrained import Pretrained
-from launcher.runs.folder import Folder
 from launcher.spec.stored import to_yaml
 
 RUN = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "data.n_prompts=64", "data.n_val=8", "sampler.n=4"])
 
 
-def test_it_says_what_decides_a_result_and_costs_little() -> None:
+def test_it_says_what_decides_a_result_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only variables that change numbers are written down."""
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "OMP_SECRET", "AWS_SECRET_ACCESS_KEY", "https_proxy"):
+        monkeypatch.setenv(name, f"canary-{name}")
+    for name in provenance.ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     taken = json.loads(json.dumps(provenance.collect(RUN, to_yaml(RUN))))
+    assert taken["environment"] == {"OMP_NUM_THREADS": "3"} and "canary" not in json.dumps(taken)
     assert set(taken) == {
         "spec", "code", "python", "system", "installed", "hardware", "data", "model", "reward", "seed", "environment",
     }  # fmt: skip
@@ -31,17 +36,6 @@ def test_it_says_what_decides_a_result_and_costs_little() -> None:
     assert taken["installed"] == sorted(taken["installed"])
     assert taken["hardware"]["cores"] >= 1 and taken["hardware"]["memory_bytes"] > 2**20
     assert (taken["data"], taken["model"], taken["reward"]) == (RUN.data.fingerprint(), None, None)
-
-
-def test_only_variables_that_change_numbers_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_TOKEN", "WANDB_API_KEY", "OMP_SECRET", "AWS_SECRET_ACCESS_KEY", "https_proxy"):
-        monkeypatch.setenv(name, f"canary-{name}")
-    for name in provenance.ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    taken = provenance.collect(RUN, "")
-    assert taken["environment"] == {"OMP_NUM_THREADS": "3"}
-    assert "canary" not in json.dumps(taken)
 
 
 def test_what_ray_brings_along_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,13 +46,6 @@ def test_what_ray_brings_along_does_not_count(tmp_path: Path, monkeypatch: pytes
         (tmp_path / place / f"{place}-1.0.dist-info" / "METADATA").write_text(f"Name: {place}\nVersion: 1.0\n")
         monkeypatch.syspath_prepend(tmp_path / place)
     assert set(provenance.installed()) - set(before) == {"mine==1.0"}
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"hardware": 5}', '{"installed": [1]}'])
-def test_a_lock_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "lock.json").write_text(text, encoding="latin-1")
-    with pytest.raises(Problems, match=r"lock.json: "):
-        provenance.read(Folder(tmp_path))
 
 
 # ---- which bytes a model is
@@ -119,11 +106,8 @@ def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
     [
         (None, {"files": "a"}, True),  # transformers downloaded it
         ({"files": "a", "folder": "/x"}, {"files": "a", "folder": "/y"}, True),
-        ({"files": "a"}, {"files": "b"}, False),
         ({"files": "a"}, None, False),
-        ([{"files": "a"}], [{"files": "a"}], True),
         ([{"files": "a"}], [{"files": "a"}, {"files": "b"}], False),
-        ([{"files": "a"}], None, False),
     ],
 )
 def test_when_two_origins_are_the_same(recorded: Any, now: Any, same: bool) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Started, Step, to_line
+from launcher.core.events import Ended, Event, LoggedEvent, Saved, Started, Step, to_line
 from launcher.core.state import RunState
-from launcher.launch import job
 from launcher.launch.queue import submit_and_follow
 from launcher.runs import store
 from launcher.runs.folder import Folder
@@ -61,7 +59,6 @@ def write(folder: Folder, *events: Event) -> None:
     ("last", "stopped", "status", "why"),
     [
         ([Ended(at=9.0, how="failed", why="x")], False, "failed", "x"),
-        ([Ended(at=9.0, how="stopped", why="y")], False, "stopped", "y"),
         ([], False, "failed", "has left the queue before the run ended; see"),  # its node died
         ([], True, "stopped", ""),  # it was cancelled before it could say so
     ],
@@ -108,30 +105,6 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(tmp_path: Path, fake_slurm: Pa
     assert (outcome.exit_code, outcome.state) == (130, shown.state)
     assert (shown.state.status, shown.state.step, shown.state.why) == ("waiting", 1, ""), "as it stands now"
     assert shown.lines[-1] == f"slurm job 12 continues; rlrun stop {folder.path} would end it"
-
-
-def test_events_are_read_from_any_number_on(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    assert job.tail(folder) == []
-    write(folder, BEGUN, ONE, SAVED, TWO)
-    assert [logged.event for logged in job.tail(folder)] == [BEGUN, ONE, SAVED, TWO]
-    assert [logged.event for logged in job.tail(folder, after_seq=1)] == [SAVED, TWO]
-
-
-def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, fake_slurm: Path, until: Callable[..., None]) -> None:
-    """A run that goes back to its checkpoint says so in its log."""
-    folder = run_of(tmp_path, BEGUN, ONE, SAVED, TWO)
-    shown = Shown(fake_slurm / "standing", ["RUNNING|None|n"] * 2)
-    thread = threading.Thread(target=store.watch, args=(folder, [shown]))
-    thread.start()
-    until(lambda: shown.state.step == 2)
-    with folder.events.open("a") as log:
-        log.write(to_line(Resumed(step=1, attempt=2)) + "\n")
-        log.flush()
-        until(lambda: shown.state.step == 1)
-        log.write(to_line(TWO) + "\n" + to_line(Ended(at=9.0, how="finished")) + "\n")
-    until(lambda: not thread.is_alive())  # a run that is finished is not waited for in the queue
-    assert shown.state.status == "finished" and shown.state.step == 2
 
 
 def run_of(tmp_path: Path, *events: Event) -> Folder:

@@ -14,6 +14,7 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.launch import provenance, rerun, start
+from launcher.preflight import plan as planning
 from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
 from launcher.spec.stored import to_yaml
@@ -36,14 +37,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: list[str]) -> Fo
     return folder
 
 
-def lines(folder: Folder, *words: str) -> list[str]:
-    return rerun.prepare_rerun(folder, words).differences
-
-
-def relock(folder: Folder, **changes: object) -> None:
-    (folder.path / "lock.json").write_text(json.dumps({**provenance.read(folder), **changes}))
-
-
 def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
     made = rerun.prepare_rerun(run, [])
     assert (made.differences, made.refused) == ([], [])
@@ -57,33 +50,28 @@ def test_a_run_of_an_earlier_version_is_read(run: Folder) -> None:
     text = run.spec.read_text().replace("  logger:\n", "  logger:\n  - prometheus\n")
     run.spec.write_text(text)
     assert "prometheus" in text and "prometheus" not in start.run_of(run, []).trainer.logger
+    page = planning.plan([str(run.spec)])
+    assert page.run and "prometheus" not in page.run.trainer.logger, "nor is it of a new run from its settings"
 
 
-@pytest.mark.parametrize(
-    ("key", "change", "line"),
-    [
-        ("installed", None, "installed.torch: 1.0 -> "),
-        ("system", "BeOS", "system: BeOS -> "),
-        ("hardware", None, "hardware.gpus: [{'name': 'H100', 'memory_bytes': 5}] -> nothing"),
-        ("environment", {"OMP_NUM_THREADS": "7"}, "environment.OMP_NUM_THREADS: 7 -> "),
-        ("code", None, "code.rlrun.diff: bbbbbbbbbbbb -> "),
-    ],
-)  # fmt: skip
-def test_each_difference_has_a_line(run: Folder, key: str, change: object, line: str) -> None:
-    code = provenance.read(run)["code"]
-    if key == "installed":
-        others = [each for each in provenance.read(run)["installed"] if not each.startswith("torch==")]
-        change = [*others, "torch==1.0"]
-    if key == "hardware":
-        change = provenance.read(run)["hardware"] | {"gpus": [{"name": "H100", "memory_bytes": 5}]}
-    if key == "code":
-        if code["rlrun"] is None:  # rlrun is installed here, and no clone
-            pytest.skip("needs a clone")
-        change = {**code, "rlrun": {**code["rlrun"], "diff": "b" * 64}}
-    relock(run, **{key: change})
-    found = lines(run)
-    assert len(found) == 1 and found[0].startswith(line)
-    assert rerun.prepare_rerun(run, []).refused == []  # logged, not refused
+def test_each_difference_has_a_line(run: Folder) -> None:
+    """They are logged; none of them is refused."""
+    lock = provenance.read(run)
+    others = [each for each in lock["installed"] if not each.startswith("torch==")]
+    changes = {
+        "installed.torch: 1.0 -> ": {"installed": [*others, "torch==1.0"]},
+        "system: BeOS -> ": {"system": "BeOS"},
+        "hardware.gpus: [{'name': 'H100', 'memory_bytes': 5}] -> nothing": {
+            "hardware": lock["hardware"] | {"gpus": [{"name": "H100", "memory_bytes": 5}]}
+        },
+        "environment.OMP_NUM_THREADS: 7 -> ": {"environment": {"OMP_NUM_THREADS": "7"}},
+    }
+    if source := lock["code"]["rlrun"]:  # where rlrun is a clone
+        changes["code.rlrun.diff: bbbbbbbbbbbb -> "] = {"code": {**lock["code"], "rlrun": {**source, "diff": "b" * 64}}}
+    for line, change in changes.items():
+        run.lock.write_text(json.dumps({**lock, **change}))
+        made = rerun.prepare_rerun(run, [])
+        assert len(made.differences) == 1 and made.differences[0].startswith(line) and made.refused == []
 
 
 def test_words_change_settings(run: Folder) -> None:
@@ -134,7 +122,7 @@ def test_another_model_is_refused_and_a_lost_one_is_named(run: Folder, tmp_path:
 
 def test_a_spec_that_was_changed_by_hand_is_told(run: Folder) -> None:
     run.spec.write_text(run.spec.read_text() + "\n")
-    assert lines(run) == ["spec.yaml: changed by hand since the run began"]
+    assert rerun.prepare_rerun(run, []).differences == ["spec.yaml: changed by hand since the run began"]
 
 
 # ---- the real command line

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from launcher.cli.main import app
 from launcher.core.checkpoints import sha256
 from launcher.core.problems import Problems
 from launcher.launch import start, supervise
+from launcher.monitor.console import LinePrinter
 from launcher.runs.folder import Folder
 
 
@@ -31,16 +33,18 @@ def files(folder: Folder) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
 
 
-def test_a_run_that_is_done_is_answered_without_a_worker(done: Folder) -> None:
+def test_a_run_that_is_done_is_answered_without_a_worker(done: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     before, found = files(done), start.to_resume(done, [])
-    assert found.is_done and start.resume(done, [], []).exit_code == 0
-    assert found.line == "already finished after step 6; trainer.total_training_steps=12 would go on"
+    with closing(LinePrinter()) as printer:
+        assert found.is_done and start.resume(done, [], [printer]).exit_code == 0
+    line = f"{done.name} already finished after step 6; trainer.total_training_steps=12 would go on"
+    assert line in capsys.readouterr().out
     assert files(done) == before
 
 
 def test_more_steps_go_on_from_the_newest_checkpoint(done: Folder) -> None:
     found = start.to_resume(done, ["trainer.total_training_steps=8"])
-    assert (found.line, found.notes) == ("goes on from checkpoints/step_000006, to step 8", [])
+    assert found.checkpoint == done.checkpoints / "step_000006" and (found.steps, found.notes) == (8, [])
     assert found.asked.trainer.total_training_steps == 8 and not found.is_done
     assert start.to_resume(done, ["trainer.total_training_steps=6"]).is_done
     with pytest.raises(Problems) as refused:
@@ -53,7 +57,7 @@ def test_more_steps_go_on_from_the_newest_checkpoint(done: Folder) -> None:
 
 def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:
     found = start.to_resume(done, [], 2)
-    assert found.line == "goes on from checkpoints/step_000002, to step 6"
+    assert found.checkpoint == done.checkpoints / "step_000002" and found.steps == 6
     with pytest.raises(Problems) as refused:
         start.to_resume(done, [], 3)
     assert refused.value.lines == [f"--from: {done.name} has no checkpoint of step 3; it has 2, 4, 6"]
@@ -69,8 +73,11 @@ def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:
     assert start.to_resume(done, []).is_done, "as before"
 
 
-def test_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
+def test_a_spec_changed_by_hand_is_refused_and_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
     done.spec.write_text(done.spec.read_text().replace("lr_scheduler_type: constant", "lr_scheduler_type: cosine"))
+    with pytest.raises(Problems) as refused:
+        start.to_resume(done, [])
+    assert refused.value.lines[0].startswith(f"{done.spec}: was changed since the run began; put it back; ")
     lock = json.loads(done.lock.read_text())
     done.lock.write_text(json.dumps({**lock, "spec": [sha256(done.spec)]}))
     assert start.to_resume(done, []).notes == []
@@ -104,11 +111,3 @@ def test_a_folder_that_lost_what_it_needs_is_refused_in_words(
     with pytest.raises(Problems) as refused:
         start.resume(done, [], [])
     assert refused.value.lines[0].startswith(line.format(run=done.path))
-
-
-def test_a_spec_changed_by_hand_is_refused(done: Folder) -> None:
-    assert start.to_resume(done, []).is_done
-    done.spec.write_text(done.spec.read_text().replace("seed: 0", "seed: 7"))
-    with pytest.raises(Problems) as refused:
-        start.to_resume(done, [])
-    assert refused.value.lines[0].startswith(f"{done.spec}: was changed since the run began; put it back; ")

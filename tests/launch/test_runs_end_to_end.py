@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -125,11 +126,10 @@ def test_the_same_name_again_is_refused(trained: tuple[Any, Path], home: Any, sm
 def workers(launcher: int) -> list[int]:
     """Of rank 0, 1, ...; what redacts their logs is no worker."""
     found = {}
-    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            if b"torch.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-                variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-                found[next(int(each[5:]) for each in variables if each.startswith(b"RANK="))] = int(child)
+    for child in psutil.Process(launcher).children():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "launcher.engines.torch.worker" in child.cmdline():
+                found[int(child.environ()["RANK"])] = child.pid
     return [found[rank] for rank in sorted(found)]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from launcher.core.checkpoints import faults
@@ -38,10 +39,6 @@ def views(rlrun: Any, name: str = SWEEP) -> list[points.View]:
 
 def statuses(rlrun: Any, name: str = SWEEP) -> list[str]:
     return [view.entry.status for view in views(rlrun, name)]
-
-
-def children(process: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 def test_points_run_side_by_side_and_are_told_apart(rlrun: Any, small: list[str]) -> None:
@@ -98,9 +95,9 @@ def test_a_sweep_goes_on_without_a_point_that_failed_until_it_is_stopped(
     refused = rlrun.here("train", "--resume", SWEEP)  # while torch is being loaded
     assert refused.returncode == 2 and "is being written by process" in refused.stderr, "one writer for a sweep"
     until(lambda: steps_told(runs[0]) >= 3 and steps_told(runs[1]) >= 3)
-    of_first = children(holder_of(runs[0]))
-    (trainer,) = [pid for pid in of_first if b"torch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(trainer, signal.SIGKILL)  # the training process of one point
+    of_first = psutil.Process(holder_of(runs[0])).children()
+    (trainer,) = [child for child in of_first if "launcher.engines.torch.worker" in child.cmdline()]
+    trainer.kill()  # the training process of one point
     until(lambda: steps_told(runs[2]) >= 3)  # the others go on, and the next one begins
     ran = rlrun.here("stop", SWEEP)
     assert (ran.returncode, ran.stdout) == (0, f"rlrun/{SWEEP}: stopped\n")
@@ -129,10 +126,10 @@ def test_a_sweep_that_was_stopped_goes_on_until_it_is_killed(
     assert watched.returncode == 2 and "is a sweep; use rlrun status" in watched.stderr
     until(lambda: steps_told(runs[0]) >= before + 3)
     driver = holder_of(sweep.path)
-    (point,) = children(driver)
+    (point,) = psutil.Process(driver).children()
     os.kill(driver, signal.SIGKILL)
     until(lambda: holder(sweep) is None)  # its points hold its lock as long as they live
-    assert not alive(point), "no process is left behind"
+    assert not point.is_running() or point.status() == psutil.STATUS_ZOMBIE, "no process is left behind"
     state = state_of(runs[0])
     assert state.status == "stopped" and not faults(runs[0] / state.checkpoint), "saved, as when it is asked to"
     assert statuses(rlrun) == ["stopped", "waiting", "waiting"] and state_of(runs[1]).step == second
@@ -142,9 +139,3 @@ def holder_of(run: Path) -> int:
     who = holder(Folder(run))
     assert who
     return int(who["pid"])
-
-
-def alive(process: int) -> bool:
-    """One that has ended may still be listed, but has no words any more."""
-    words = Path(f"/proc/{process}/cmdline")
-    return words.exists() and words.read_bytes() != b""

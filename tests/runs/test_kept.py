@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Made:
         measured = {4: {REWARD: 0.75, LOSS: 2.0}, 6: {REWARD: 0.5, LOSS: 1.0}}
         events: list[Event] = []
         for step in (2, 4, 6):
-            seen = {"step": 4 if step == 4 else 6 if step == 6 else None, "metrics": measured.get(step, {})}
+            seen = {"step": step if step in measured else None, "metrics": measured.get(step, {})}
             text = json.dumps({"step": step, "validated": seen})
             checkpoints.write(folder.checkpoints, step, lambda at, text=text: (at / "trainer.json").write_text(text))
             metrics = {"train/loss": 3.0 - step / 10, "train/lr": 1.0, **measured.get(step, {})}

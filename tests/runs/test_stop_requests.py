@@ -48,33 +48,33 @@ def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> tuple[StopRequest,
     return StopRequest(job, folder), job
 
 
-def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
-    job = ScriptedCluster()
+def test_the_first_signal_stops_and_the_next_one_kills(asked: tuple[StopRequest, ScriptedCluster]) -> None:
+    request, job = asked
     before = signal.getsignal(signal.SIGTERM)
-    asked = StopRequest(job, folder)
-    with handle_signals(asked):
-        assert not asked
+    with handle_signals(request):
+        assert not request
         os.kill(os.getpid(), signal.SIGINT)
-        assert asked and asked.first == signal.SIGINT and job.told == [signal.SIGINT]
+        assert request and request.first == signal.SIGINT and job.told == [signal.SIGINT]
         os.kill(os.getpid(), signal.SIGTERM)
-        assert asked.first == signal.SIGINT and job.told == [signal.SIGINT, "kill"]
+        assert request.first == signal.SIGINT and job.told == [signal.SIGINT, "kill"]
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_outside_the_main_thread_only_the_file_stops(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
-    job, before = ScriptedCluster(), signal.getsignal(signal.SIGTERM)
+def test_outside_the_main_thread_only_the_file_stops(
+    folder: Folder, asked: tuple[StopRequest, ScriptedCluster]
+) -> None:
+    request, job = asked
+    before = signal.getsignal(signal.SIGTERM)
 
-    def work() -> bool:
-        asked = StopRequest(job, folder)
-        with handle_signals(asked):
+    def work() -> None:
+        with handle_signals(request):
             assert signal.getsignal(signal.SIGTERM) is before
             ask(folder, "save")
-            asked.look()
-            return bool(asked)
+            request.look()
 
     with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(work).result() and job.told == [signal.SIGTERM]
+        threads.submit(work).result()
+    assert job.told == [signal.SIGTERM]
 
 
 def test_a_save_request_counts_as_the_first_signal(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:

@@ -1,4 +1,4 @@
-"""Columns hold what a log holds: drawn logs that go back, are damaged and grow, beside `core.events.read_log`."""
+"""Columns hold what a log holds: drawn logs that go back, are damaged and grow, beside `core.events.events_of`."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_a_killed_tracker_is_started_again_and_what_is_left_is_sent_at_the_end(f
     folder.write([step(0)])
     looked(processes)
     until(lambda: lines(folder) == 1)
-    first = processes.processes[0]._process
+    first = processes.processes[0].process
     assert first
     first.kill()
     first.wait()
@@ -170,7 +170,7 @@ def test_a_killed_tracker_is_started_again_and_what_is_left_is_sent_at_the_end(f
     until(lambda: lines(folder) == 2)
     folder.write([step(2)])
     processes.close()
-    assert processes.processes[0].complete and lines(folder) == 3
+    assert processes.late == [] and lines(folder) == 3
     assert " steps sent to " in (folder.path / "logs" / "tracker-file.log").read_text()
 
 
@@ -191,7 +191,7 @@ def test_a_hanging_tracker_keeps_the_end_waiting_for_a_bounded_time(folder, monk
     with tracked(run, Folder(folder.path), [Lines()]) as sinks:
         sinks[-1].write(RunState(), [], [])
         until(lambda: lines(folder) == 1)
-        pid = sinks[-1].processes[0]._process.pid
+        pid = sinks[-1].processes[0].process.pid
         os.kill(pid, signal.SIGSTOP)
         folder.write([step(1)])
         begin = time.monotonic()

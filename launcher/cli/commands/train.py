@@ -24,9 +24,9 @@ from launcher.core.state import RunState
 from launcher.launch import job, start
 from launcher.launch.follow import Outcome
 from launcher.launch.queue import watch_lifeline
-from launcher.launch.rerun import prepare_rerun, start_rerun
+from launcher.launch.rerun import prepare_rerun
 from launcher.monitor.console import next_command, unsaid
-from launcher.preflight.plan import plan, ready_from
+from launcher.preflight.plan import plan, ready, ready_from
 from launcher.runs import store
 from launcher.runs.stop_requests import handle_signals
 
@@ -81,7 +81,7 @@ def train(
         elif resume is not None:
             submitted = job.resume(store.find(resume, Path(root)), typed, from_step)
         else:
-            submitted = job.submit(job.StartRequest(tuple(by.texts), by.config_dir))
+            submitted = job.submit(by.texts, by.config_dir)
         _say_detached(submitted, bool(swept))
         return None
     if swept:
@@ -166,6 +166,7 @@ def rerun(
         raise Problems(prepared.refused)
     if not dry_run:
         with watching() as view:
-            outcome = start_rerun(prepared, ["rerun", folder.name, *arguments], [view], handle_signals)
+            typed = ["rerun", folder.name, *arguments]
+            outcome = start.start(ready(prepared.run), typed, [view], handle_signals)[1]
         say_end(outcome)
         raise typer.Exit(outcome.exit_code)

@@ -15,12 +15,12 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.clusters.local.usage import Meter, gpu_of
-from launcher.core.events import Event, Usage
+from launcher.core.events import Usage
 from launcher.core.files import NewLines
 from launcher.core.machine import LOOPBACK, free_ports, loopback
 from launcher.core.problems import Problem, error_message
 from launcher.core.settings import settings
-from launcher.spec.cluster import Cluster, Failure, Stack, first_failure
+from launcher.spec.cluster import Cluster, Failure, Job, Stack, first_failure
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import TOGETHER, Hardware
 
@@ -66,7 +66,7 @@ class Local(Cluster):
         return []
 
 
-class LocalJob:
+class LocalJob(Job):
     """Each process has its own session, so that Ctrl-C reaches only the launcher, which asks the processes to save.
 
     Standard input of a process is a pipe that only the launcher holds: if the launcher is killed, the process reads the
@@ -136,12 +136,6 @@ class LocalJob:
     def failed_rank(self) -> int | None:
         failed = self._first_failure()
         return failed.rank if failed else None
-
-    def poll_events(self) -> list[Event]:
-        return []
-
-    def lost_resources(self) -> str:
-        return ""
 
     def stacks(self, wait_s: float) -> list[Stack]:
         """The stacks of all processes, empty for those that do not answer within `wait_s` seconds."""

@@ -147,10 +147,14 @@ class _RayRun:
 
     def _start(self) -> None:
         """Start all actors, then choose the rendezvous address, then start their processes."""
-        request, remote, options = self.request, ray.remote(Rank), self._actor_options()
+        assert self.group
+        request, remote, bundles = self.request, ray.remote(Rank), _bundle_order(self.group)
         for process in request.processes:
-            options_of_rank = {"num_gpus": request.gpus, "max_concurrency": 4, **options[process["node"]]}
-            self.actors[process["rank"]] = remote.options(**options_of_rank).remote()
+            place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundles[process["node"]])
+            actor = remote.options(
+                num_cpus=request.cpus, num_gpus=request.gpus, max_concurrency=4, scheduling_strategy=place
+            )
+            self.actors[process["rank"]] = actor.remote()
         self.places = self._collect_answers(
             {rank: actor.describe.remote(request.logs) for rank, actor in self.actors.items()}
         )
@@ -175,15 +179,6 @@ class _RayRun:
                 rank, process["argv"], env, request.logs, request.cwd, request.gpus, request.usage_s
             )
         self._collect_answers(tasks)
-
-    def _actor_options(self) -> list[dict[str, Any]]:
-        """Ray's options for the actors of each of the plan's nodes."""
-        assert self.group
-        reserved = [
-            PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
-            for bundle in _bundle_order(self.group)
-        ]
-        return [{"num_cpus": self.request.cpus, "scheduling_strategy": strategy} for strategy in reserved]
 
     def _collect_answers(self, tasks: dict[int, Any]) -> dict[int, Any]:
         """The result of each rank's task. Raises `NotStarted` or `ClusterLost`."""

@@ -76,7 +76,8 @@ more=$((SLURM_JOB_NUM_NODES - 1))
 srun --overlap --relative=1 --nodes=$more --ntasks=$more --ntasks-per-node=1 --cpu-bind=none --mem=0 \\
   bash -c "keep --address=$ip:$port" >> {slurm}/ray.log 2>&1 &
 export RAY_ADDRESS=$ip:$port
-trap 'kill $(jobs -p); sleep 10' EXIT  # Ray ends within seconds
+# Ray ends within seconds
+trap 'kill $(jobs -p); for _ in 1 2 3 4 5 6 7 8 9 10; do [ -z "$(jobs -rp)" ] || sleep 1; done' EXIT
 """
 TRAIN = """
 # USR1: the time limit is near, or rlrun stop was typed. TERM, which Slurm sends, reaches the run, too
