@@ -11,6 +11,7 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core.events import Ended, Event, LoggedEvent, Saved, Started, Step, to_line
 from launcher.core.state import RunState
+from launcher.launch import job
 from launcher.launch.queue import submit_and_follow
 from launcher.runs import store
 from launcher.runs.folder import Folder
@@ -105,6 +106,14 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(tmp_path: Path, fake_slurm: Pa
     assert (outcome.exit_code, outcome.state) == (130, shown.state)
     assert (shown.state.status, shown.state.step, shown.state.why) == ("waiting", 1, ""), "as it stands now"
     assert shown.lines[-1] == f"slurm job 12 continues; rlrun stop {folder.path} would end it"
+
+
+def test_events_are_read_from_any_number_on(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    assert job.tail(folder) == []
+    write(folder, BEGUN, ONE, SAVED, TWO)
+    assert [logged.event for logged in job.tail(folder)] == [BEGUN, ONE, SAVED, TWO]
+    assert [logged.event for logged in job.tail(folder, after_seq=1)] == [SAVED, TWO]
 
 
 def run_of(tmp_path: Path, *events: Event) -> Folder:
