@@ -6,6 +6,7 @@ demonstration is an episode that was not sampled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -29,8 +30,6 @@ class Turn:
     """Why it ended; None where the policy did not write it."""
     logp: Sequence[float] = ()
     """Log-probability of each token by the program that sampled it; empty where that is the trainer."""
-    versions: Sequence[int] = ()
-    """For each token, the optimizer steps behind the weights that wrote it; empty where the policy did not."""
     mask: Sequence[int] | None = None
     """1 for each token that the loss looks at; None: at all that the policy wrote, and at nothing else."""
     text: str = ""
@@ -85,11 +84,6 @@ class Episode:
         return [turn for turn in self.turns if turn.writer == "policy"]
 
     @property
-    def sampled(self) -> bool:
-        """Whether the policy wrote a part of it."""
-        return any(turn.writer == "policy" for turn in self.turns)
-
-    @property
-    def outcome(self) -> StopReason | None:
-        """Why its last turn ended."""
-        return self.turns[-1].stop
+    def score(self) -> float:
+        """The reward as a number: NaN where it has none."""
+        return math.nan if self.reward is None else self.reward

@@ -109,10 +109,10 @@ class Answerer:
         sampler = TorchSampler(top_p=self.sampling.top_p, top_k=self.sampling.top_k, max_num_seqs=64)
         decoder = Decoder(self.model, sampler, room)
         decoder.on_token = on_token
-        episodes = decoder.answer(make_requests(prompts, keys, self.sampling.temperature))
+        episodes = decoder.answer(make_requests(prompts, keys), self.sampling.temperature)
         texts = decoder.texts(episodes)
         return [
-            Reply(text, len(one.turns[-1].tokens), one.outcome == "length")
+            Reply(text, len(one.turns[-1].tokens), one.turns[-1].stop == "length")
             for text, one in zip(texts, episodes, strict=True)
         ]
 

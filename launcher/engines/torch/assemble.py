@@ -117,9 +117,9 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     assert isinstance(run.sampler, Colocated)
     generator = run.sampler.generator(run, policy)
     runner = _build_runner(run, generator, encoder) if run.environment.several_turns else None
-    answerer = PromptAnswerer(generator, load_reward(run, device), runner)
+    answerer, shrink = PromptAnswerer(generator, load_reward(run, device), runner), run.environment.on_fault == "shrink"
     source = (
-        Rollouts(train_rows, order, answerer, run.algorithm, run.seed, shrinks=run.environment.on_fault == "shrink")
+        Rollouts(train_rows, order, answerer, run.algorithm, run.seed, shrinks=runner is not None and shrink)
         if policy.sampled
         else Demonstrations(train_rows, order, model)
     )

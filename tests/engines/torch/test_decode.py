@@ -32,7 +32,7 @@ def decoder(model: CausalLM, max_new: int = 12, **values: Any) -> Decoder:
 
 
 def answered(decoder: Decoder, prompts: Sequence[list[int]], keys: np.ndarray, temperature: float) -> list[Turn]:
-    return [episode.turns[0] for episode in decoder.answer(make_requests(prompts, keys, temperature))]
+    return [episode.turns[0] for episode in decoder.answer(make_requests(prompts, keys), temperature)]
 
 
 def greedy(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1) -> list[Turn]:
@@ -85,11 +85,11 @@ def test_a_later_turn_is_the_one_of_the_whole_prompt_and_earlier_turns_are_compu
     sizes = list[int]()
     forward = asking._forward
     monkeypatch.setattr(asking, "_forward", lambda ids, *more: (sizes.append(ids.shape[1]), forward(ids, *more))[1])
-    going = [Request(prompt, key, 1.0, goes_on=True) for prompt, key in zip(prompts, keys[:, None], strict=True)]
+    going = [Request(prompt, key, goes_on=True) for prompt, key in zip(prompts, keys[:, None], strict=True)]
     for turn in range(3):
         sizes.clear()
-        found = [episode.turns[0].tokens for episode in asking.answer(going)]
-        plain = whole.answer([replace(request, goes_on=False) for request in going])
+        found = [episode.turns[0].tokens for episode in asking.answer(going, 1.0)]
+        plain = whole.answer([replace(request, goes_on=False) for request in going], 1.0)
         assert found == [episode.turns[0].tokens for episode in plain]
         new = max(map(len, seen)) + 1 if kept and turn else max(len(request.prompt) for request in going)
         assert max(sizes) == new
@@ -104,7 +104,7 @@ def test_a_later_turn_is_the_one_of_the_whole_prompt_and_earlier_turns_are_compu
         asking.forget(key)
     assert not asking.prefixes.kept and not asking.prefixes.held
     asking.prefixes.most_bytes = 1
-    assert len(asking.answer([Request(prompts[0], keys[:1], 1.0, goes_on=True)])) == 1
+    assert len(asking.answer([Request(prompts[0], keys[:1], goes_on=True)], 1.0)) == 1
     assert not asking.prefixes.kept  # there is no room
 
 

@@ -100,7 +100,7 @@ def test_answers_end_where_the_template_ends_them(kind: str, tmp_path: Path) -> 
     assert {*answerer.model.tokenizer.convert_ids_to_tokens(answerer.model.eos)} == {*stops.split()}
     prompts = [answerer.encoder.prompt_ids(asked) for asked in ANSWERS]
     decoder = Decoder(answerer.model, TorchSampler(), LONGEST)
-    ours = decoder.answer(make_requests(prompts, np.zeros(len(prompts), np.uint64), 0.0))
+    ours = decoder.answer(make_requests(prompts, np.zeros(len(prompts), np.uint64)), 0.0)
     assert {text.strip() for text in decoder.texts(ours)} <= {*ANSWERS.values()}
     assert [one.turns[0].tokens for one in ours] == by_transformers(saved, prompts)
     if kind == "base":

@@ -28,6 +28,7 @@ from launcher.engines.torch.train.sums import Sums
 from launcher.engines.torch.train.tally import Tally, mask_unscored, unscored_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import Algorithm, Batch, Largest, Mean
+from launcher.spec.episode import Episode
 from launcher.spec.reward import Answer, Reward, Scores
 
 
@@ -150,18 +151,22 @@ def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatc
     found = []
     for order in (0, 1):
         tallies = [Tally(), Tally()]
-        tallies[order].note([3], ["f:3"], Scores([math.nan], {"a": [math.nan]}, ["no"]))
-        tallies[1 - order].note(
-            [0, 0], ["f:0"] * 2, Scores([1.0, 0.0], {"a": [1.0, 0.0], "b": [math.nan, 2.0]}, ["", ""])
-        )
+        tallies[order].note([episode(3, math.nan, "no", a=math.nan)], ["f:3"])
+        tallies[1 - order].note([episode(0, 1.0, a=1.0), episode(0, 0.0, a=0.0, b=2.0)], ["f:0"] * 2)
         held: list[Any] = []
         monkeypatch.setattr(world, "all_gather_object", lambda x, held=held: held.append(x) or [x])
         for tally in tallies:
-            tally.summary()
-        monkeypatch.setattr(world, "all_gather_object", lambda _, held=held: held)
-        found += [tally.summary() for tally in tallies]
+            tally.summary()  # gathers sums, then faults
+        for tally in tallies:
+            gathered = iter([held[::2], held[1::2]])
+            monkeypatch.setattr(world, "all_gather_object", lambda _, gathered=gathered: next(gathered))
+            found.append(tally.summary())
     assert all(one == found[0] for one in found)
     assert found[0][0] == {"critic/score/a/mean": 0.5, "critic/score/b/mean": 2.0, "reward/faults": 1.0}
+
+
+def episode(group: int, reward: float, fault: str = "", **parts: float) -> Episode:
+    return Episode([1], (), group, reward=reward, parts=parts, fault=fault)
 
 
 # ---- held out

@@ -18,7 +18,6 @@ from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder
-from launcher.engines.torch.rollout.generator import Request, make_requests
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import mini_batches
@@ -109,44 +108,16 @@ def test_collate_by_hand(tiny: Callable[..., CausalLM]) -> None:
 
 def test_an_episode_of_several_turns_is_learnt_where_the_policy_wrote(tiny: Callable[..., CausalLM]) -> None:
     turns = (
-        Turn([7, 8], stop="end", logp=[-0.5, -0.25], versions=[3, 4]),
+        Turn([7, 8], stop="end", logp=[-0.5, -0.25]),
         Turn([9], "data"),
         Turn([10], stop="length", logp=[-1.0]),
     )
     episode = Episode([5, 6], turns, group=2, reward=0.1)
-    assert (episode.tokens, episode.mask, episode.outcome, episode.sampled) == (
-        [5, 6, 7, 8, 9, 10],
-        [0, 0, 1, 1, 0, 1],
-        "length",
-        True,
-    )
+    assert (episode.tokens, episode.mask) == ([5, 6, 7, 8, 9, 10], [0, 0, 1, 1, 0, 1])
     pair = Episode([], (Turn([5, 11], "data", mask=[0, 1]),), group=1, preference=-1, reward=0.0)
     found = collate([episode, pair], tiny())
     assert found.rollout.tolist() == [[0, 0, -0.5, -0.25, 0, -1.0], [0.0] * 6]
     assert (found.group.tolist(), found.preference.tolist(), found.reward.tolist()) == ([2, 1], [0, -1], [0.1, 0.0])
-
-
-# ---- requests
-
-
-def test_requests_wait_until_a_result_is_asked_for(
-    tiny: Callable[..., CausalLM], ids: Callable[..., list[list[int]]]
-) -> None:
-    """Answers are those of asking at once, whoever else waits; each token knows the weights that wrote it."""
-    model, prompts = tiny(), ids(3, 5)
-    keys = random_streams.stream_keys(0, 1, range(2), 2)
-    decoder = Decoder(model, TorchSampler(), 5)
-    expected = decoder.answer(make_requests(prompts, keys, 1.0))
-    first, second = decoder.submit(make_requests(prompts, keys, 1.0))
-    assert (first.episodes, second.episodes) == (None, None)
-    assert [*first.result(), *second.result()] == expected and not decoder.waiting
-    assert all(set(episode.turns[0].versions) == {0} for episode in expected)
-    model.version = 7
-    (single,) = decoder.answer([Request(prompts[1], keys[3:], 1.0)])
-    assert single.turns[0].tokens == expected[3].turns[0].tokens and set(single.turns[0].versions) == {7}
-    decoder.submit(make_requests(prompts, keys, 1.0))
-    with pytest.raises(ValueError, match=r"temperatures \[0\.5, 1\.0\]; use one"):
-        decoder.answer(make_requests(prompts, keys, 0.5))
 
 
 # ---- sources

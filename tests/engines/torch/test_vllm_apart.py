@@ -22,7 +22,6 @@ from launcher.engines.torch.rollout.vllm.messages import (
     generation_requests,
     pack_requests,
     pack_turns,
-    split_evenly,
     unpack_requests,
     unpack_turns,
 )
@@ -110,31 +109,13 @@ def test_a_sampler_that_dies_is_not_waited_for(ran: Ran) -> None:
 # ---- what travels
 
 
-@pytest.mark.parametrize(
-    ("counts", "parts", "sizes"),
-    [
-        ([10], 3, [[3, 3, 4]]),
-        ([0, 5, 1], 2, [[0, 0], [3, 2], [0, 1]]),
-        ([0], 2, [[0, 0]]),
-    ],
-)
-def test_questions_are_split_evenly_and_each_is_asked_once(
-    counts: list[int], parts: int, sizes: list[list[int]]
-) -> None:
-    total = sum(counts)
-    made = [split_evenly(count, sum(counts[:place]), total, parts) for place, count in enumerate(counts)]
-    assert [[part.stop - part.start for part in mine] for mine in made] == sizes
-    for count, mine in zip(counts, made, strict=True):
-        assert [number for part in mine for number in range(count)[part]] == list(range(count))
-
-
 def sent(message: dict[str, Any]) -> Any:
     return orjson.loads(orjson.dumps(message))
 
 
 def test_what_is_asked_and_answered_comes_through_unchanged() -> None:
     keys = np.array([2**64 - 1, 0, 7, 8], np.uint64)
-    mine = generation_requests(make_requests([[1, 2], [1, 2]], keys, 0.7))
+    mine = generation_requests(make_requests([[1, 2], [1, 2]], keys))
     assert [seed for _, seed, _ in mine] == [2**63 - 1, 0, 3, 4]  # the halves of what a uint64 holds
     assert unpack_requests(sent(pack_requests(mine, 0.7, [1, 9]))) == (mine, 0.7, [1, 9])
     assert unpack_requests(sent(pack_requests([], 1.0, [1]))) == ([], 1.0, [1])

@@ -16,8 +16,8 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.episodes import Prompt
-from launcher.engines.torch.train.answering import PromptAnswerer, record_of, scored
+from launcher.engines.torch.rollout.generator import Request
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows
@@ -213,32 +213,19 @@ class Rollouts:
 
     def _sample_round(self, step: int, round_: int, clock: Clock) -> list[Episode]:
         """Episodes of answered prompts, then of pairs; their group is the row's number in the step."""
-        draws = self.order.draws(step, round_)
-        first = round_ * self.order.batch + world.RANK
-        drawn = [(first + place * world.SIZE, draw, self.rows.tokens[draw.row]) for place, draw in enumerate(draws)]
-        prompts = [(number, draw, row) for number, draw, row in drawn if isinstance(row, Tokens)]
-        pairs = [(number, row) for number, _, row in drawn if isinstance(row, Pair)]
-        episodes = self._answer_prompts(prompts, clock)
-        return episodes + read_episodes([pair for _, pair in pairs], [number for number, _ in pairs])
-
-    def _answer_prompts(self, prompts: Sequence[tuple[int, Draw, Tokens]], clock: Clock) -> list[Episode]:
-        """`sampler.n` scored episodes for each prompt, with its number as their group."""
-        n, temperature = self.generator.sampler.n, self.generator.sampler.temperature
-        if not prompts:
-            return self.answerer.sample([], temperature)  # collective, so called without prompts, too
-        with clock("gen"):
-            requests = [
-                Prompt(row.ids, self.rows.rows[row.row], self.order.stream_keys(self.seed, draw, n))
-                for _, draw, row in prompts
-            ]
-            episodes = self.answerer.sample(requests, temperature)
-        owners = [(number, row.row) for number, _, row in prompts for _ in range(n)]
-        with clock("reward"):
-            rows = [self.rows.rows[row] for _, row in owners]
-            scores = self.answerer.score(episodes, rows)
-        self.tally.note([number for number, _ in owners], [row.where for row in rows], scores)
-        numbered = zip(scored(episodes, scores), owners, strict=True)
-        return [replace(one, group=number, row=row) for one, (number, row) in numbered]
+        draws, n = self.order.draws(step, round_), self.generator.sampler.n
+        numbers = range(round_ * self.order.batch + world.RANK, (round_ + 1) * self.order.batch, world.SIZE)
+        requests, row_of, pairs = list[Request](), dict[int | None, int](), dict[int, Pair]()
+        for number, draw in zip(numbers, draws, strict=True):
+            tokens, row_of[number] = self.rows.tokens[draw.row], draw.row
+            if isinstance(tokens, Pair):
+                pairs[number] = tokens
+            else:
+                keys = self.order.stream_keys(self.seed, draw, n)
+                requests.append(Request(tokens.ids, keys, self.rows.rows[draw.row], number))
+        episodes = self.answerer.answer(requests, self.generator.sampler.temperature, self.tally, clock)
+        answered = [replace(one, row=row_of[one.group]) for one in episodes]
+        return answered + read_episodes(list(pairs.values()), list(pairs))
 
     def logged(self, most: int) -> list[list[int]]:
         """Indices of this process's answers to at most `most` prompts of the step, prompt by prompt: the prompts that
@@ -258,19 +245,18 @@ class Rollouts:
             episodes = [self.episodes[place] for place in mine]
             assert episodes[0].row is not None
             answer = self.rows.answer(episodes[0].row, "")
-            records = tuple(
-                record_of(self.episodes[place], characters, advantage[place]) for place in mine if self.answerer.runner
-            )
             prompt, truth, *texts = (
                 cut_middle(text, characters)
                 for text in (prompt_text(answer), answer.ground_truth or "", *self.answerer.texts(episodes))
             )
+            names = dict.fromkeys(name for one in episodes for name in one.parts)
             events.append(
                 TrainingGroup(
                     step=step, group=number, data_source=answer.data_source, prompt=prompt, ground_truth=truth,
-                    responses=tuple(texts), scores=tuple(_rounded(one.reward) for one in episodes),
-                    parts={name: tuple(_rounded(one.parts[name]) for one in episodes) for name in episodes[0].parts},
-                    advantages=tuple(_rounded(means[place]) for place in mine), episodes=records,
+                    responses=tuple(texts), scores=tuple(_rounded(one.score) for one in episodes),
+                    parts={name: tuple(_rounded(one.parts.get(name, math.nan)) for one in episodes) for name in names},
+                    advantages=tuple(_rounded(means[place]) for place in mine),
+                    episodes=tuple(self.answerer.records(episodes, characters, advantage[mine])),
                 )
             )  # fmt: skip
         return events
@@ -286,8 +272,8 @@ def prompt_text(answer: Answer) -> str:
     return answer.prompt if isinstance(answer.prompt, str) else "\n".join(f"{r}: {c}" for r, c in answer.prompt)
 
 
-def _rounded(value: float | None) -> float:
-    return math.nan if value is None else float(f"{value:.6g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _group_number(sampled: Sampled) -> int:
