@@ -74,8 +74,8 @@ def train(folder: Path, rows: Path, *words: str) -> tuple[Path, Mapping[str, flo
         "model=hf", "data=files", f"data.train_files={rows}", f"data.val_files={rows}", "data.train_batch_size=8",
         f"data.max_response_length={LONGEST}", "reward=exact", *words,
     ])  # fmt: skip
-    parts = assemble.build_parts(run, torch.device("cpu"), None, folder / "refused.jsonl")
-    assemble.build_training(run, parts, folder, 0, events.append, lambda: False, lambda: None).train()
+    cpu = torch.device("cpu")
+    assemble.build_training(run, cpu, folder, 0, events.append, lambda: False, lambda: None).train()
     last = [event.metrics for event in events if isinstance(event, Step)][-1]
     return max((folder / "checkpoints").glob("*/policy")), last
 

@@ -49,6 +49,11 @@ class TrainedNetwork:
             weight_decay=optim.weight_decay, fused=True,
         )  # fmt: skip
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the trained weights."""
+        return sum(weight.nbytes for weight in self.weights)
+
     @contextmanager
     def on_device(self, *, learning: bool = False) -> Iterator[Network]:
         """Context in which the network is on its device, and with `learning` its optimizer; both are offloaded
