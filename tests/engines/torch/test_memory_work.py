@@ -49,7 +49,7 @@ def full_batch(each: int) -> Batch:
 def test_no_micro_batch_is_fuller_than_the_estimate_says(algorithm: str, n: int, more: tuple[str, ...]) -> None:
     sampled = [f"sampler.n={n}"] if algorithm == "grpo" else []
     run = resolve([f"algorithm={algorithm}", *WORDS, *sampled, *more])
-    work, batch = Workload.from_run(run), full_batch(n)
+    work, batch = Workload(run), full_batch(n)
     limits = Limits(run.trainer.micro_batch_size_per_gpu, run.trainer.max_tokens_per_gpu)
     parts = micro_batches(batch, limits, whole=run.algorithm.whole_groups, share=True)
     packed = [pack(batch.rows(part)) for part in parts]
@@ -70,12 +70,12 @@ def test_no_micro_batch_is_fuller_than_the_estimate_says(algorithm: str, n: int,
 )
 def test_as_many_answers_are_written_at_a_time(words: tuple[str, ...], written: int) -> None:
     others = [word for word in WORDS if word.partition("=")[0] not in {told.partition("=")[0] for told in words}]
-    assert Workload.from_run(resolve(["algorithm=grpo", *others, *words])).written == written
+    assert Workload(resolve(["algorithm=grpo", *others, *words])).written == written
 
 
 def test_without_held_out_rows_a_run_that_imitates_writes_nothing() -> None:
     run = resolve(["algorithm=sft", *WORDS])
-    assert not Workload.from_run(run).answered
+    assert not Workload(run).written
     assert [phase.name for phase in run.engine.memory(run).phases] == ["load", "update", "save"]  # type: ignore[union-attr]
 
 
