@@ -137,8 +137,5 @@ class Answerer:
         return self.sampling.max_tokens or min(self.sampling.usual_tokens or USUAL, self._positions_left(length))
 
     def _positions_left(self, length: int) -> int:
-        """Positions after a prompt of `length` tokens."""
-        positions = getattr(self.model.base.config.get_text_config(), "max_position_embeddings", None)
-        return (
-            positions - length if positions else max(self.sampling.max_tokens or 0, self.sampling.usual_tokens or USUAL)
-        )
+        """Positions after a prompt of `length` tokens; of a model without a limit, more than any answer takes."""
+        return (getattr(self.model.base.config.get_text_config(), "max_position_embeddings", None) or 2**40) - length

@@ -16,7 +16,6 @@ from jobs import Known
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer
@@ -70,21 +69,6 @@ def test_rows_that_are_left_out_change_with_the_epoch() -> None:
         frozenset(range(11)) - {*order.step_rows(2 * epoch + 1), *order.step_rows(2 * epoch + 2)} for epoch in range(6)
     ]
     assert len(set(left)) > 1
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_streams_depend_on_row_epoch_and_attempt_alone(shuffle: bool) -> None:
-    """They are those of the step and round in which the row has its turn, and no two draws have the same."""
-    order, keys = Order(11, 4, 3, shuffle), list[int]()
-    for step in range(1, 7):
-        for round_ in range(3):
-            for draw in order.draws(step, round_):
-                mine = order.stream_keys(9, draw, 2)
-                assert mine.tolist() == random_streams.stream_keys(9, step, [draw.row], 2, round_).tolist()
-                keys += mine.tolist()
-    assert len(set(keys)) == len(keys) == 6 * 3 * 4 * 2
-    assert [draw.attempt for draw in order.draws(3, 0)] == [0] * 4
-    assert order.draws(4, 1)[0].attempt != order.draws(4, 2)[0].attempt != order.draws(3, 1)[0].attempt
 
 
 # ---- episodes become a batch

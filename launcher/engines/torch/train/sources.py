@@ -69,16 +69,6 @@ def read_rows(
 
 
 @dataclass(frozen=True)
-class Draw:
-    """A row to be answered: its random streams are a function of these three numbers and of the run's seed."""
-
-    row: int
-    epoch: int
-    attempt: int
-    """0 where the row has its turn in the epoch; a unique number for each further draw."""
-
-
-@dataclass(frozen=True)
 class Order:
     """The rows of each step: a pure function of the step, so a restart needs no state."""
 
@@ -94,32 +84,15 @@ class Order:
     def epoch(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch
 
-    def step_rows(self, step: int) -> list[int]:
-        """This process's rows of a step (1-based): every SIZE-th of the batch."""
-        start = (step - 1) % self.steps_per_epoch * self.batch
-        order = random_streams.row_order(self.seed, self.epoch(step), self.rows) if self.shuffle else range(self.rows)
-        return [int(row) for row in order[start : start + self.batch]][world.RANK :: world.SIZE]
-
-    def draws(self, step: int, round_: int = 0) -> list[Draw]:
-        """This process's rows of a step. In a further round (`round_` > 0) they are drawn from a random order that no
-        epoch has."""
-        epoch = self.epoch(step)
-        if not round_:
-            return [Draw(row, epoch, 0) for row in self.step_rows(step)]
-        attempt = (step - 1) % self.steps_per_epoch * ROUNDS + round_
-        drawn = random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)[: self.batch]
-        return [Draw(int(row), epoch, attempt) for row in drawn][world.RANK :: world.SIZE]
-
-    def stream_keys(self, seed: int, draw: Draw, n: int) -> np.ndarray:
-        """[n] uint64 random streams of the answers to a drawn row.
-
-        They are those of the step in which the row has its turn, so that it does not matter when it is answered.
-        """
-        turn, round_ = divmod(draw.attempt, ROUNDS)
-        if not draw.attempt:
-            places = random_streams.row_places(self.seed, draw.epoch, self.rows) if self.shuffle else range(self.rows)
-            turn = int(places[draw.row]) // self.batch
-        return random_streams.stream_keys(seed, draw.epoch * self.steps_per_epoch + turn + 1, [draw.row], n, round_)
+    def step_rows(self, step: int, round_: int = 0) -> list[int]:
+        """This process's rows of a step (1-based): every SIZE-th of the batch. In a further round (`round_` > 0) they
+        are drawn from a random order that no epoch has."""
+        start, order = (step - 1) % self.steps_per_epoch * self.batch, np.arange(self.rows)
+        if round_:
+            start, order = 0, random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)
+        elif self.shuffle:
+            order = random_streams.row_order(self.seed, self.epoch(step), self.rows)
+        return order[start : start + self.batch][world.RANK :: world.SIZE].tolist()
 
 
 class Demonstrations:
@@ -213,18 +186,18 @@ class Rollouts:
 
     def _sample_round(self, step: int, round_: int, clock: Clock) -> list[Episode]:
         """Episodes of answered prompts, then of pairs; their group is the row's number in the step."""
-        draws, n = self.order.draws(step, round_), self.generator.sampler.n
+        rows, n = self.order.step_rows(step, round_), self.generator.sampler.n
         numbers = range(round_ * self.order.batch + world.RANK, (round_ + 1) * self.order.batch, world.SIZE)
-        requests, row_of, pairs = list[Request](), dict[int | None, int](), dict[int, Pair]()
-        for number, draw in zip(numbers, draws, strict=True):
-            tokens, row_of[number] = self.rows.tokens[draw.row], draw.row
+        streams = random_streams.stream_keys(self.seed, step, rows, n, round_).reshape(len(rows), n)
+        requests, pairs, row_of = list[Request](), dict[int, Pair](), dict(zip(numbers, rows, strict=True))
+        for (number, row), keys in zip(row_of.items(), streams, strict=True):
+            tokens = self.rows.tokens[row]
             if isinstance(tokens, Pair):
                 pairs[number] = tokens
             else:
-                keys = self.order.stream_keys(self.seed, draw, n)
-                requests.append(Request(tokens.ids, keys, self.rows.rows[draw.row], number))
+                requests.append(Request(tokens.ids, keys, self.rows.rows[row], number))
         episodes = self.answerer.answer(requests, self.generator.sampler.temperature, self.tally, clock)
-        answered = [replace(one, row=row_of[one.group]) for one in episodes]
+        answered = [replace(one, row=row_of[one.group or 0]) for one in episodes]
         return answered + read_episodes(list(pairs.values()), list(pairs))
 
     def logged(self, most: int) -> list[list[int]]:
