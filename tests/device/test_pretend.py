@@ -71,7 +71,7 @@ def test_a_critic_takes_its_optimizer_along(use: Use) -> None:
     start = use.bytes
     with trained.on_device(learning=True) as network:
         sum(weight.sum() for weight in network.parameters()).backward()
-        trained.optimizer_step(1, {})
+        trained.optimizer_step("critic", 1, {})
         assert use.bytes > 2.5 * start  # weights, and two means of the gradient
     assert use.bytes < start / 10
     moments = [x for state in trained.optimizer.state.values() for x in state.values() if x.ndim]
