@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
-from launcher.spec.algorithm import AlgorithmState, Batch, Output
+from launcher.spec.algorithm import AlgorithmState, Batch
 
 
 def f64(rows: list[list[float]]) -> Tensor:
@@ -102,13 +102,6 @@ def test_the_price_is_paid_in_its_own_step() -> None:
 
 
 # ---- losses
-
-
-def test_the_dual_clip_is_on_by_default() -> None:
-    """Unwanted, and rose a lot: 3 |A|."""
-    new, mask = f64([[0, math.log(9)]]), f64([[0, 1]])
-    batch = Batch(mask, torch.tensor([2]), mask, old=0 * mask, advantage=-2 * mask)
-    assert PPO().loss(Output(new), batch)[0].item() == pytest.approx(6, rel=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,18 +61,3 @@ def test_one_copy_in_two_parts_answers_as_two_whole_ones(
     whole, parts = (steps_of(rlrun.run(name)) for name in ("whole", "parts"))
     assert [one["critic/score/mean"] for one in parts[1:]] == [one["critic/score/mean"] for one in whole[1:]]
     assert result(rlrun.run("parts"), 8)[1] == result(rlrun.run("whole"), 8)[1]  # the weights
-
-
-def test_stopped_and_resumed_it_ends_as_if_undisturbed(
-    tiny: list[str], commands: Any, until: Callable[..., None], result: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Streams belong to answers and weights are sent anew, so nothing of vLLM is in a checkpoint."""
-    rlrun, words = commands(tmp_path), ["train", *tiny, *WORDS, "trainer.total_training_steps=12"]
-    assert rlrun(*words, "trainer.experiment_name=whole").returncode == 0
-    began = rlrun.begin(*words, "trainer.experiment_name=cut")
-    until(lambda: (rlrun.run("cut") / "events.jsonl").exists() and len(steps_of(rlrun.run("cut"))) > 3)
-    began.send_signal(signal.SIGTERM)
-    assert began.wait(600) != 0
-    assert len(steps_of(rlrun.run("cut"))) < 12
-    assert rlrun("train", "--resume", "rlrun/cut").returncode == 0
-    assert result(rlrun.run("cut"), 12) == result(rlrun.run("whole"), 12)

@@ -36,17 +36,6 @@ def test_new_weights_come_over_and_the_cache_of_prompts_goes(colocated: Made, ti
     assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
 
 
-def test_nothing_is_sent_where_no_step_was_taken(colocated: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts = colocated(*tiny), ids(20, 30)
-    before = made.answers(prompts)
-    made.move(2)
-    assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
-    made.model.version += 1
-    assert [answer.tokens for answer in made.answers(prompts)] != [answer.tokens for answer in before]
-    made.move(0)
-    made.model.version += 1
-
-
 @pytest.mark.parametrize(
     ("name", "values", "near"),
     [

@@ -266,37 +266,31 @@ def broken(number: int, turn: int) -> Observation:
     return Observation(ended="environment-fault", reason="the disk is gone") if turn == 2 else several(number, turn)
 
 
-def test_a_fault_is_sampled_anew_and_then_left_without_a_score(chat: tuple[CausalLM, Bridge]) -> None:
-    sessions = Now(broken)
+def test_a_fault_is_sampled_anew_with_another_stream_and_then_left_without_a_score(
+    chat: tuple[CausalLM, Bridge],
+) -> None:
     model, bridge = chat
-    generator = Scripted(model, {})
-    generator.scripts = defaultdict(lambda: iter(["7"] * 20))
-    runner = EpisodeRunner(generator, Several(refills=2), sessions, bridge)
-    (episode,) = runner.run([Request(ids_of(bridge), np.array([1], np.uint64), ROW)], 1.0)
-    assert episode.ended == "environment-fault" and episode.fault == "the disk is gone"
-    assert episode.reward is not None and math.isnan(episode.reward)
-    assert sorted(sessions.ended) == [1, 2, 3], "each session is ended"
-    assert runner.pop_metrics()["agent/faults/share"] == 1
-    answerer = PromptAnswerer(generator, Length(), runner)
-    assert answerer.score([episode], [ROW])[0].fault == "the disk is gone"
+    streams = list[int]()
 
-
-def test_what_fails_once_is_sampled_anew_with_another_stream(chat: tuple[CausalLM, Bridge]) -> None:
-    model, bridge = chat
-
-    class Keys(Scripted):
+    class Same(Scripted):
         def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
-            self.seen = [*getattr(self, "seen", []), *(int(request.keys[0]) for request in requests)]
-            return [Turn([self.model.eos[0]], stop="end") for _ in requests]
+            streams.extend(int(request.keys[0]) for request in requests)
+            return [Turn([model.eos[0]], stop="end") for _ in requests]
 
-    generator = Keys(model, {})
-    sessions = Now(
-        lambda number, turn: Observation(ended="environment-fault" if number == 1 else "finished", reason="x")
-    )
-    runner = EpisodeRunner(generator, Several(), sessions, bridge)
-    (episode,) = runner.run([Request(ids_of(bridge), np.array([1], np.uint64), ROW)], 1.0)
-    assert (episode.ended, episode.fault, episode.reward) == ("finished", "", 1.0)
-    assert len(set(generator.seen)) == 2
+    def ran(reply: Callable[[int, int], Observation], refills: int) -> tuple[Episode, EpisodeRunner, Now]:
+        streams.clear()
+        runner = EpisodeRunner(Same(model, {}), Several(refills=refills), sessions := Now(reply), bridge)
+        (episode,) = runner.run([Request(ids_of(bridge), np.array([1], np.uint64), ROW)], 1.0)
+        return episode, runner, sessions
+
+    episode, runner, sessions = ran(broken, 2)
+    assert (episode.ended, episode.fault) == ("environment-fault", "the disk is gone") and math.isnan(episode.score)
+    assert sorted(sessions.ended) == [1, 2, 3] and len(set(streams)) == 3, "each session is ended"
+    assert runner.pop_metrics()["agent/faults/share"] == 1
+    (left,) = PromptAnswerer(runner.generator, Length(), runner).score([episode], [ROW])
+    assert left.fault == "the disk is gone" and math.isnan(left.score)
+    once, *_ = ran(lambda number, turn: broken(number, 2) if number == 1 else Observation(ended="finished"), 1)
+    assert (once.ended, once.fault, once.reward) == ("finished", "", 1.0)
 
 
 @pytest.mark.parametrize("final", [Final(fault="raised KeyError"), Final(None)], ids=["fault", "none"])

@@ -114,17 +114,6 @@ def test_the_answers_are_those_of_the_model_to_that_row(
     }
 
 
-def test_a_later_step_draws_others_and_the_same_step_the_same(
-    validation: Validating, tiny: Callable[..., CausalLM], ids: Ids
-) -> None:
-    texts = []
-    for step in (0, 0, 1):
-        reward = Named()
-        validation(tiny(), held_out(ids(3, 5, 2), ["1"] * 3, ["a"] * 3), reward, val_temperature=1.0).measure(step)
-        texts.append([answer.response for answer in reward.asked])
-    assert texts[0] == texts[1] != texts[2]
-
-
 # ---- demonstrations
 
 

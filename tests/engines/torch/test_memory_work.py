@@ -9,10 +9,8 @@ import torch
 
 from launcher.config.resolve import resolve
 from launcher.engines.torch.model import head
-from launcher.engines.torch.model.blocks import cache_capacity
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.packing import pack
-from launcher.engines.torch.rollout.kv_cache import GrowingLayer
 from launcher.engines.torch.train.batching import Limits, micro_batches
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size
@@ -169,15 +167,3 @@ def test_logits_take_what_is_said(rows: int, entropy: bool, what: str, monkeypat
     more = 4 * (2 * rows * 8 + v * 8 + 6 * rows)  # gradients, and what is one number a row
     output = activations.logits(shape, rows, Numbers(4), bounds, what)  # type: ignore[arg-type]
     assert output <= most <= output + more + 64 * 1024
-
-
-def test_a_cache_makes_the_room_that_the_estimate_counts() -> None:
-    """Growing as the estimate's `cached_tokens` does: from the prompt, token by token."""
-    layer, held = GrowingLayer(), cache_capacity(40)
-    layer.update(torch.zeros(1, 1, 40, 2), torch.zeros(1, 1, 40, 2))
-    for _ in range(200):
-        layer.update(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
-    while held < 240:
-        held = cache_capacity(held + 1)
-    assert layer._allocated is not None
-    assert layer._allocated[0].shape[2] == held

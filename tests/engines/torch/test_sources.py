@@ -63,14 +63,6 @@ def test_an_epoch_takes_every_row_once_and_processes_share_a_step(
             assert taken == list(range(3 * batch))
 
 
-def test_rows_that_are_left_out_change_with_the_epoch() -> None:
-    order = Order(11, 4, 0, True)
-    left = [
-        frozenset(range(11)) - {*order.step_rows(2 * epoch + 1), *order.step_rows(2 * epoch + 2)} for epoch in range(6)
-    ]
-    assert len(set(left)) > 1
-
-
 # ---- episodes become a batch
 
 
