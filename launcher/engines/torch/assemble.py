@@ -17,7 +17,7 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch import Torch
 from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.model.reference import FrozenCopy, Reference, WithoutAdapters
+from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.model.scorer import load_reward_models
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
@@ -128,12 +128,12 @@ def _build_policy(
 ) -> Policy:  # fmt: skip
     needs, offload = run.algorithm.needs, run.engine.offload if isinstance(run.engine, Torch) else ()
     reference: Reference | None = None
-    if "reference" in needs and run.model.lora_rank:
-        reference = WithoutAdapters(model)
-    elif "reference" in needs:
-        copy = load_model(run.model, run.seed, device, mixed=mixed)
-        parallel.shard(copy)
-        reference = FrozenCopy(copy, offloaded="reference" in offload and not parallel.needs_equal_microbatches)
+    if "reference" in needs:
+        frozen = model
+        if not run.model.lora_rank:
+            frozen = load_model(run.model, run.seed, device, mixed=mixed)
+            parallel.shard(frozen)
+        reference = Reference(frozen, offloaded="reference" in offload and not parallel.needs_equal_microbatches)
     critic: TrainedNetwork | None = None
     if "critic" in needs:
         network = load_critic(run.model, run.seed, device, checkpoint and checkpoint / "critic", mixed=mixed)

@@ -19,7 +19,7 @@ from launcher.algorithms.sft import SFT
 from launcher.core.events import HeldOutScores, Sample
 from launcher.core.prompt_scores import prompt_digest
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.model.reference import FrozenCopy
+from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer
@@ -194,7 +194,7 @@ def test_pairs_held_out_are_measured_by_their_loss(
         rows.rows.append(Row(f"f:{place}", "", response="", rejected="x"))
         rows.tokens.append(Pair(place, Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])))
     measured = validation(model, rows, Named(), DPO(), size=2)
-    measured.policy.reference = FrozenCopy(tiny())
+    measured.policy.reference = Reference(tiny())
     metrics, (losses,) = measured.measure(1)
     assert metrics == {
         "val/dpo_loss": pytest.approx(math.log(2), rel=1e-12), "val/loss": pytest.approx(math.log(2), rel=1e-12),
