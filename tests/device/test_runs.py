@@ -24,13 +24,12 @@ CASES = {
     "gspo": ["algorithm=gspo", "trainer.ppo_mini_batch_size=2"],
     "gspo_selfplay": ["algorithm=gspo_selfplay"],
     "dapo": ["algorithm=dapo", "algorithm.overlong_buffer_len=4", "algorithm.max_num_gen_batches=3"],
-    "dpo lora mixed": ["algorithm=dpo", "model.lora_rank=4", "engine.mixed_precision=true"],
+    "dpo lora": ["algorithm=dpo", "model.lora_rank=4"],
     "ppo offload": ["algorithm=ppo", "engine.offload=[reference,critic]", "trainer.critic_warmup=1", *UPDATES],
     "ppo lora checkpointing": ["algorithm=ppo", "model.lora_rank=4", "model.enable_gradient_checkpointing=true"],
     "grpo lora": ["algorithm=grpo", *REFERENCE, "model.lora_rank=4"],
-    "grpo mixed by tokens": [
-        "algorithm=grpo", *REFERENCE, "engine.mixed_precision=true", "algorithm.entropy_coeff=0.01",
-        "trainer.max_tokens_per_gpu=64",
+    "grpo by tokens": [
+        "algorithm=grpo", *REFERENCE, "algorithm.entropy_coeff=0.01", "trainer.max_tokens_per_gpu=64",
     ],
     "grpo qwen3 sampling": [
         "algorithm=grpo", "model.architecture=qwen3", "model.tie_word_embeddings=true", "sampler.top_k=12",
