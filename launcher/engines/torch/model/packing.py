@@ -59,7 +59,7 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     opening = mask.argmax(1).tolist()  # [B] first predicted token
     rows = np.flatnonzero(mask.any(1)).tolist()
     group = range(len(batch)) if batch.group is None else batch.group.tolist()
-    families = _families(rows, tokens, opening, length, group) if share else [[row] for row in rows]
+    families = prompt_families(rows, tokens, opening, length, group) if share else [[row] for row in rows]
     calls, blocks = _attention_calls(families, opening, length, batch.tokens.device, ragged)
     place, count = np.zeros_like(tokens), 0  # [B, T] packed place of each token
     ids, positions, filled = ([np.zeros(0, np.int64)] for _ in range(3))
@@ -89,10 +89,10 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     )
 
 
-def _families(
+def prompt_families(
     rows: Sequence[int], tokens: np.ndarray, opening: Sequence[int], length: Sequence[int], group: Sequence[int]
 ) -> list[list[int]]:
-    """Rows of a group with the same prompt, grouped where that saves computation."""
+    """Rows of a group with the same prompt, together where that saves computation."""
     by_prompt: dict[tuple[int, bytes], list[int]] = {}
     for row in rows:
         by_prompt.setdefault((group[row], tokens[row, : opening[row]].tobytes()), []).append(row)

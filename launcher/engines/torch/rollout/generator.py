@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -88,7 +89,11 @@ class ExportedWeights:
     tensor at a time is gathered, and nothing is written to disk."""
 
     def __init__(self, model: CausalLM) -> None:
-        self.model = model
+        self.model, self.adapters = model, cast("Any", None)
+        if model.has_adapters:
+            from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
+
+            self.adapters = adapters
         shapes = {name: torch.empty(x.shape, dtype=x.dtype, device="meta") for name, x in self._tensors().items()}
         self.stored_otherwise = revert_weight_conversion(model.base, shapes).keys() != shapes.keys()
 
@@ -100,22 +105,13 @@ class ExportedWeights:
             if id(weight) in sent:  # one tensor under two names is stored under the first
                 continue
             sent.add(id(weight))
-            value = full_tensor(self._merged_weight(name, weight).detach())
+            merged = self.adapters.merged_weight(self.model.base, name, weight) if self.adapters else weight
+            value = full_tensor(merged.detach())
             if self.stored_otherwise:  # transformers holds a layer's experts as one tensor, say
                 yield from revert_weight_conversion(self.model.base, {name: value}).items()
             else:
                 yield name, value
 
     def _tensors(self) -> Mapping[str, Tensor]:
-        if not self.model.has_adapters:
-            return self.model.base.state_dict(keep_vars=True)
-        from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
-
-        return adapters.base_weights(self.model.base)
-
-    def _merged_weight(self, name: str, weight: Tensor) -> Tensor:
-        if not self.model.has_adapters:
-            return weight
-        from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late, as above
-
-        return adapters.merged_weight(self.model.base, name, weight)
+        base = self.model.base
+        return self.adapters.base_weights(base) if self.adapters else base.state_dict(keep_vars=True)
