@@ -41,16 +41,6 @@ def test_prepare_by_hand() -> None:
     assert told == {PENALTY: pytest.approx(-0.1, rel=1e-14), COEFFICIENT: 0.5}
 
 
-@pytest.mark.parametrize(
-    ("mask", "place"), [([1, 1, 1, 1], 3), ([1, 1, 0, 0], 1), ([0, 1, 0, 1], 3), ([1, 1, 1, 0], 2), ([0, 0, 1, 0], 2)]
-)
-def test_the_reward_comes_with_the_last_token(mask: list[int], place: int) -> None:
-    """lam = 0 and no values: a token's return is its own reward."""
-    rows = f64([mask])
-    made, _ = PPO(kl_coef=0.0, lam=0.0).prepare(batch_of(rows, [5.0], 0 * rows, 0 * rows), {})
-    assert made.target[0].tolist() == [5.0 if t == place else 0.0 for t in range(4)]
-
-
 def test_an_answer_without_tokens_is_not_rewarded_nor_counted() -> None:
     mask = f64([[1, 1], [0, 0]])
     batch = batch_of(mask, [1.0, 100.0], 0 * mask, f64([[0.1, 0.3], [9, 9]]))

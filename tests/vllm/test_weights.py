@@ -67,14 +67,6 @@ def test_experts_on_a_cpu_are_refused_as_new_weights_would_not_reach_them(
         colocated(*family(name, **values))
 
 
-def test_adapters_are_added_on_the_way(colocated: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts = colocated(*tiny, "model.lora_rank=4"), ids(5, 40)
-    assert apart(made, prompts) <= NEAR
-    made.move(1)
-    made.model.version += 1
-    assert apart(made, prompts) <= NEAR
-
-
 def test_bfloat16_is_near_and_its_distance_is_seen(colocated: Made, tiny: list[str], ids: Ids) -> None:
     made, prompts = colocated(*tiny, "engine.mixed_precision=true"), ids(5, 40)
     assert 1e-4 < apart(made, prompts) < 0.5

@@ -41,8 +41,7 @@ PROMPTS = [[5, 6, 7], [9], [5, 6, 7], [11, 12], [13]]  # equal ones may have oth
 
 def answer(prompt: Sequence[int], seed: int, temperature: float, weight: float, by: int) -> Turn:
     """A fake's answer tells all that it depends on, and who gave it."""
-    logp = [temperature, weight, *([float(by)] * (len(prompt) - 1))]
-    return Turn([*prompt, seed % 40], stop="end" if seed % 2 else "length", logp=logp)
+    return Turn([*prompt, seed % 40], stop="end" if seed % 2 else "length", logp=[temperature, weight, float(by)])
 
 
 class Fake:
@@ -97,8 +96,7 @@ def trains(samplers: int, team: int) -> dict[str, Any]:
         found["rounds"].append(
             {
                 "right": [_of(one) for one in answers] == [_of(one) for one in expected],
-                "by": [int(one.logp[2]) if len(one.tokens) > 2 else None for one in answers],
-                "asked": len(prompts) * 2,
+                "by": [int(one.logp[2]) for one in answers],
                 "told": list(told),
             }
         )

@@ -16,7 +16,7 @@ from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder, _keep_top_k_top_p, sample_tokens
 from launcher.engines.torch.rollout.generator import Request, make_requests
 from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.spec.episode import Episode, Turn
+from launcher.spec.episode import Turn
 
 Ids = Callable[..., list[list[int]]]
 Entering = Callable[[CausalLM], list[tuple[int, int]]]
@@ -193,22 +193,6 @@ def test_ids_that_the_tokenizer_does_not_have_are_never_sampled(tiny: Callable[.
         largest.append(max(token for answer in found for token in answer.tokens))
     assert largest[0] > largest[1]
     assert largest[1] < 12
-
-
-def test_texts_leave_out_the_end(tiny: Callable[..., CausalLM]) -> None:
-    model = tiny()
-    letters = model.tokenizer.convert_tokens_to_ids(list("ba, c"))
-    found = decoder(model).texts(
-        [
-            Episode([7], (Turn(tokens, stop=stop),))
-            for tokens, stop in (([*letters, 1], "end"), (letters[:2], "length"), ([1], "end"))
-        ]
-    )
-    assert found == ["ba, c", "ba", ""]
-
-
-def test_no_prompts_no_answers(tiny: Callable[..., CausalLM]) -> None:
-    assert drawn(decoder(tiny()), [], 4) == []
 
 
 @pytest.mark.parametrize(

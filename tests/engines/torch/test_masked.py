@@ -59,17 +59,6 @@ def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Li
     assert told == pytest.approx(wanted, rel=1e-9, abs=1e-12)  # means, too, are taken over the others
 
 
-def test_only_the_groups_at_fault_are_left_out(jobs: ModuleType) -> None:
-    model = jobs.small("float64")
-    batch = nonfinite_source(jobs.rollouts_of(model, 1), 5, 6, 20)
-    assert unscored_rows(batch).nonzero()[:, 0].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
-    clean = mask_unscored(batch)
-    assert clean.reward.isfinite().all()
-    assert clean.mask.sum(1).gt(0).tolist() == (~unscored_rows(batch)).tolist()
-    whole = jobs.rollouts_of(model, 1)
-    assert mask_unscored(whole) is whole
-
-
 def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
     batch = jobs.rollouts_of(jobs.small("float64"), 1)
     received = nonfinite_source(batch, 0)

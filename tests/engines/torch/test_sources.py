@@ -22,7 +22,7 @@ from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import mini_batches
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import collate, read_episodes
-from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows
+from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.engines.torch.train.tally import mask_unscored
 from launcher.spec.data import Row
 from launcher.spec.episode import Episode, Turn
@@ -105,21 +105,6 @@ def rows_of(sequences: Sequence[list[int]], masks: Sequence[list[int]]) -> Rows:
         found.rows.append(Row(f"f:{place}", "", ground_truth=str(place)))
         found.tokens.append(Tokens(place, ids, mask))
     return found
-
-
-def test_demonstrations_are_the_rows_of_the_step(tiny: Callable[..., CausalLM], share: Share) -> None:
-    model = tiny()
-    rows = rows_of([[10 + row, 20 + row] for row in range(6)], [[0, 1]] * 6)
-    order = Order(6, 4, 0, True)
-    for rank in range(2):
-        share(rank, 2)
-        found, metrics = Demonstrations(rows, order, model).batch(1, Clock())
-        assert metrics == {}
-        assert found.tokens[:, 0].tolist() == [10 + row for row in order.step_rows(1)]
-        assert torch.equal(
-            found.tokens, collate(read_episodes([rows.tokens[row] for row in order.step_rows(1)]), model).tokens
-        )
-        assert found.mask.tolist() == [[0, 1]] * 2
 
 
 def test_a_row_of_several_sequences_counts_once(tiny: Callable[..., CausalLM]) -> None:
