@@ -30,6 +30,8 @@ class Turn:
     """Why it ended; None where the policy did not write it."""
     logp: Sequence[float] = ()
     """Log-probability of each token by the program that sampled it; empty where that is the trainer."""
+    versions: Sequence[int] = ()
+    """For each token, the optimizer steps behind the weights that wrote it; empty where the policy did not."""
     mask: Sequence[int] | None = None
     """1 for each token that the loss looks at; None: at all that the policy wrote, and at nothing else."""
     text: str = ""

@@ -16,7 +16,9 @@ from jobs import Known
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.generator import Request, make_requests
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import mini_batches
@@ -61,6 +63,38 @@ def test_an_epoch_takes_every_row_once_and_processes_share_a_step(
         assert len(set(taken)) == 3 * batch and set(taken) <= set(range(rows))
         if not shuffle:
             assert taken == list(range(3 * batch))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_streams_depend_on_row_epoch_and_attempt_alone(shuffle: bool) -> None:
+    """They are those of the step and round in which the row has its turn, and no two draws have the same."""
+    order, keys = Order(11, 4, 3, shuffle), list[int]()
+    for step in range(1, 7):
+        for round_ in range(3):
+            for row in order.step_rows(step, round_):
+                mine = order.stream_keys(9, row, order.epoch(step), order.attempt(step, round_), 2).tolist()
+                assert mine == random_streams.stream_keys(9, step, [row], 2, round_).tolist()
+                keys += mine
+    assert len(set(keys)) == len(keys) == 6 * 3 * 4 * 2
+    assert order.attempt(3, 0) == 0
+
+
+def test_requests_wait_until_they_are_answered(
+    tiny: Callable[..., CausalLM], ids: Callable[..., list[list[int]]]
+) -> None:
+    """Answers are those of asking at once, whoever else waits; each token knows the weights that wrote it."""
+    model, prompts = tiny(), ids(3, 5)
+    keys = random_streams.stream_keys(0, 1, range(2), 2)
+    decoder = Decoder(model, TorchSampler(), 5)
+    expected = decoder.answer(make_requests(prompts, keys), 1.0)
+    first, second = decoder.submit(make_requests(prompts, keys))
+    assert not (first.done() or second.done())
+    model.version = 7
+    (single,) = decoder.answer([Request(prompts[1], keys[3:])], 1.0)
+    found = [*first.result(), *second.result()]
+    assert [one.tokens for one in found] == [one.tokens for one in expected] and not decoder.waiting
+    assert single.turns[0].tokens == expected[3].turns[0].tokens
+    assert {*expected[0].turns[0].versions} == {0} and {*found[0].turns[0].versions} == {7}
 
 
 # ---- episodes become a batch

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -50,6 +51,7 @@ class Generator(ABC):
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
         self.model, self.sampler, self.max_new = model, sampler, max_new
+        self.waiting: list[tuple[Request, Future[list[Episode]]]] = []
 
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:
@@ -57,11 +59,28 @@ class Generator(ABC):
         Collective."""
         yield {}
 
+    def submit(self, requests: Sequence[Request]) -> list[Future[list[Episode]]]:
+        """Take requests, which wait. The result of each one's future is an episode for each of its keys."""
+        taken = [(request, Future[list[Episode]]()) for request in requests]
+        self.waiting += taken
+        return [future for _, future in taken]
+
+    def answer_waiting(self, temperature: float) -> None:
+        """Answer the requests that wait; temperature 0 takes the likeliest tokens. Collective: a process without
+        requests must call it, too."""
+        taken, self.waiting = self.waiting, []
+        turns = iter(self.generate([request for request, _ in taken], temperature))
+        for request, future in taken:
+            mine = [next(turns) for _ in request.keys]
+            versions = [[self.model.version] * len(turn.tokens) for turn in mine]
+            mine = [replace(turn, versions=each) for turn, each in zip(mine, versions, strict=True)]
+            future.set_result([Episode(request.prompt, (turn,), request.group) for turn in mine])
+
     def answer(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
-        """One episode for each key of each request; temperature 0 takes the likeliest tokens. Collective: a process
-        without requests must call it, too."""
-        turns = iter(self.generate(requests, temperature))
-        return [Episode(one.prompt, (next(turns),), one.group) for one in requests for _ in one.keys]
+        """The episodes of all requests, request by request. Collective, as `answer_waiting` is."""
+        futures = self.submit(requests)
+        self.answer_waiting(temperature)
+        return [episode for future in futures for episode in future.result()]
 
     def fault(self) -> str:
         """Why the generator can answer nothing; empty where it can."""

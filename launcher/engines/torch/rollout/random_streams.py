@@ -1,8 +1,8 @@
 """Random numbers that depend on the answer, not on when it is computed.
 
-Each answer has its own stream, a function of the run's seed, of the step, its round and the row that it answers, and of
-its number among the answers; number t of it decides token t. So neither batch order, nor process count, nor a restart
-changes what is sampled.
+Each answer has its own stream, a function of the run's seed, of the row, epoch and attempt that it answers
+(`train.sources.Order`), and of its number among the answers; number t of it decides token t. So neither batch order,
+nor process count, nor a restart, nor the step that asks for it changes what is sampled.
 """
 
 from __future__ import annotations
@@ -49,3 +49,9 @@ def dropout_seed(seed: int, step: int, rank: int) -> int:
 def row_order(seed: int, epoch: int, rows: int) -> np.ndarray:
     """[rows] order of the rows in an epoch (RandomState: its streams never change)."""
     return np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32, epoch & 0xFFFFFFFF]).permutation(rows)
+
+
+@lru_cache(maxsize=2)
+def row_places(seed: int, epoch: int, rows: int) -> np.ndarray:
+    """[rows] place of each row in the order of an epoch."""
+    return row_order(seed, epoch, rows).argsort()

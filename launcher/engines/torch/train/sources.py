@@ -94,6 +94,22 @@ class Order:
             order = random_streams.row_order(self.seed, self.epoch(step), self.rows)
         return order[start : start + self.batch][world.RANK :: world.SIZE].tolist()
 
+    def attempt(self, step: int, round_: int) -> int:
+        """Number of a draw among those of its epoch: 0 where a row has its turn, and one of its own for each further
+        round of a step."""
+        return round_ and (step - 1) % self.steps_per_epoch * ROUNDS + round_
+
+    def stream_keys(self, seed: int, row: int, epoch: int, attempt: int, n: int) -> np.ndarray:
+        """[n] uint64 random streams of the answers to a row, in whichever step they are asked for.
+
+        They are numbered by the step in which the row has its turn.
+        """
+        turn, round_ = divmod(attempt, ROUNDS)
+        if not attempt:
+            place = random_streams.row_places(self.seed, epoch, self.rows)[row] if self.shuffle else row
+            turn = int(place) // self.batch
+        return random_streams.stream_keys(seed, epoch * self.steps_per_epoch + turn + 1, [row], n, round_)
+
 
 class Demonstrations:
     """Rows of a dataset, as they are: demonstrations, or pairs of answers."""
@@ -188,13 +204,14 @@ class Rollouts:
         """Episodes of answered prompts, then of pairs; their group is the row's number in the step."""
         rows, n = self.order.step_rows(step, round_), self.generator.sampler.n
         numbers = range(round_ * self.order.batch + world.RANK, (round_ + 1) * self.order.batch, world.SIZE)
-        streams = random_streams.stream_keys(self.seed, step, rows, n, round_).reshape(len(rows), n)
+        epoch, attempt = self.order.epoch(step), self.order.attempt(step, round_)
         requests, pairs, row_of = list[Request](), dict[int, Pair](), dict(zip(numbers, rows, strict=True))
-        for (number, row), keys in zip(row_of.items(), streams, strict=True):
+        for number, row in row_of.items():
             tokens = self.rows.tokens[row]
             if isinstance(tokens, Pair):
                 pairs[number] = tokens
             else:
+                keys = self.order.stream_keys(self.seed, row, epoch, attempt, n)
                 requests.append(Request(tokens.ids, keys, self.rows.rows[row], number))
         episodes = self.answerer.answer(requests, self.generator.sampler.temperature, self.tally, clock)
         answered = [replace(one, row=row_of[one.group or 0]) for one in episodes]
