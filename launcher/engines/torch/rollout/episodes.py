@@ -104,7 +104,7 @@ class EpisodeRunner:
         episodes: list[Episode | None] = [None] * len(asked)
         running = [self._begin(*one, place, 0) for place, one in enumerate(asked)]
         while self._any_process(bool(running)):
-            ready = [one for one in running if self._goes_on(one)]
+            ready = [one for one in running if self._advance(one)]
             for one in [one for one in running if one.outcome and one.waits.done()]:
                 running.remove(one)
                 episode = self._finish_episode(one)
@@ -135,9 +135,9 @@ class EpisodeRunner:
             return math.inf
         return self.environment.timeout_s - one.spent_s - (time.monotonic() - one.since)
 
-    def _goes_on(self, one: Running) -> bool:
-        """Whether the policy is to write the next turn, as the environment has answered. An episode that ends by the
-        answer, or by the want of one, is given to the environment to be scored."""
+    def _advance(self, one: Running) -> bool:
+        """Take the environment's answer, if it has come; returns whether the policy is to write the next turn. An
+        episode that ends by the answer, or by the want of one, is given to the environment to be scored."""
         if one.outcome or not (one.waits.done() or self._seconds_left(one) <= 0):
             return False
         one.outcome, one.reason = self._observe(one)

@@ -68,11 +68,10 @@ class Tally:
                 sums[name, "total"] += value
                 sums[name, "count"] += 1
         totals = add_over_processes(sums)
+        means = {name: totals[name, "total"] / totals[name, "count"] for name, _ in totals}
         metrics = {
-            f"train/core/reward/{name}" if name in SUMMED else f"critic/score/{name}/mean": total
-            / totals[name, "count"]
-            for (name, what), total in totals.items()
-            if what == "total"
+            f"train/core/reward/{name}" if name in SUMMED else f"critic/score/{name}/mean": mean
+            for name, mean in means.items()
         }
         processes = world.all_gather_object((self.answers, self.faults))
         faults = sorted(fault for _, faults in processes for fault in faults)
