@@ -97,7 +97,8 @@ def build_training(
         load_optimizers(policy, checkpoint)
     else:
         policy.actor.start = movement.sample(model)
-    generator, environment, runner = run.sampler.generator(run, policy), run.environment, None
+    generator, environment = run.sampler.generator(run, policy), run.environment
+    runner: EpisodeRunner | None = None
     if environment.several_turns:
         runner = EpisodeRunner(generator, environment, environment.sessions(), Bridge(encoder))
     answerer = PromptAnswerer(generator, load_reward(run, device), runner)

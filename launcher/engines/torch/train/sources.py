@@ -88,12 +88,12 @@ class Order:
         """This process's rows of a step (1-based): every SIZE-th of the batch. In a further round (`round_` > 0) they
         are drawn from a random order that no epoch has."""
         start = (step - 1) % self.steps_per_epoch * self.batch
-        rows = np.arange(start, start + self.batch)
+        rows: np.ndarray = np.arange(start, start + self.batch)
         if round_:
             rows = random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)[: self.batch]
         elif self.shuffle:
             rows = random_streams.row_order(self.seed, self.epoch(step), self.rows)[rows]
-        return rows[world.RANK :: world.SIZE].tolist()
+        return [int(row) for row in rows[world.RANK :: world.SIZE]]
 
 
 class Demonstrations:
