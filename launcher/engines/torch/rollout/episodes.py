@@ -20,7 +20,6 @@ import torch
 
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.generator import Generator, Request
-from launcher.engines.torch.train.sums import add_over_processes
 from launcher.spec.environment import EARLY, TRUSTED, Environment, Final, Observation, Outcome, Sessions, Spoken
 from launcher.spec.episode import Episode, Turn
 from launcher.text.bridge import Bridge
@@ -78,7 +77,7 @@ class EpisodeRunner:
 
     def pop_metrics(self) -> dict[str, float]:
         """Metrics of all episodes since the last call; collective."""
-        total = defaultdict(float, add_over_processes(self.counts))
+        total = defaultdict(float, world.add_sums(self.counts))
         self.counts.clear()
         episodes, calls = max(total["kept"], 1), max(total["calls"], 1)
         metrics = {
