@@ -104,19 +104,24 @@ class EpisodeRunner:
         running = [self._begin(*one, place, 0) for place, one in enumerate(asked)]
         while self._any_process(bool(running)):
             ready = [one for one in running if self._advance(one)]
-            for one in [one for one in running if one.outcome and one.waits.done()]:
-                running.remove(one)
-                episode = self._finish_episode(one)
-                if episode.fault and one.attempt < self.environment.refills:
-                    running.append(self._begin(one.request, one.key, one.place, one.attempt + 1))
-                else:
-                    episodes[one.place] = episode
-                    self._count(episode)
+            self._take_ended(running, episodes)
             if self._any_process(bool(ready)):
                 self._generate_turns(ready, temperature)
             else:
                 self._wait(running)
         return [episode for episode in episodes if episode]
+
+    def _take_ended(self, running: list[Running], episodes: list[Episode | None]) -> None:
+        """Take the episodes that the environment has scored from `running` to their places in `episodes`; one with a
+        fault is sampled again, as often as the environment is refilled."""
+        for one in [one for one in running if one.outcome and one.waits.done()]:
+            running.remove(one)
+            episode = self._finish_episode(one)
+            if episode.fault and one.attempt < self.environment.refills:
+                running.append(self._begin(one.request, one.key, one.place, one.attempt + 1))
+            else:
+                episodes[one.place] = episode
+                self._count(episode)
 
     # ---- one episode
 
