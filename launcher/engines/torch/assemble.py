@@ -68,12 +68,8 @@ def build_training(
     engine, trainer, root = run.engine, run.trainer, folder / "checkpoints"
     assert isinstance(engine, Torch) and isinstance(run.sampler, Colocated)
     checkpoint = root / name_of(start) if start else None
-    sharded = engine.strategy == "fsdp2" and world.SIZE > 1
-    parallel = Parallel()
-    if sharded:
-        from launcher.engines.torch.parallel.sharded import Sharded  # noqa: PLC0415  # late: FSDP2 takes a while to import
-
-        parallel = Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
+    parallel = _parallel(engine, device)
+    sharded = parallel.needs_equal_microbatches
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
     load_device = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
     model = load_model(run.model, run.seed, load_device, checkpoint and FORMAT.policy_path(checkpoint), mixed=mixed)
@@ -88,16 +84,9 @@ def build_training(
         raise Problems(Problem("data.train_batch_size", got, f"use at most {order.rows}", "not-enough"))
     steps = run.total_steps(order.rows)
     policy = _build_policy(run, model, parallel, steps, load_device, mixed, checkpoint)
-    position = TrainingPosition(0, run.seed, 0, order.rows)
-    if checkpoint:
-        position = read_position(checkpoint)
-        if position.rows != order.rows:
-            got = f"the run began with {position.rows} training rows and finds {order.rows} now"
-            raise Problems(Problem("data", got, "use the rows that it began with", "changed"))
-        load_optimizers(policy, checkpoint)
-    else:
-        policy.actor.start = movement.sample(model)
-    generator, environment, runner = run.sampler.generator(run, policy), run.environment, None
+    position = _position(policy, checkpoint, run.seed, order.rows)
+    generator, environment = run.sampler.generator(run, policy), run.environment
+    runner: EpisodeRunner | None = None
     if environment.several_turns:
         runner = EpisodeRunner(generator, environment, environment.sessions(), Bridge(encoder))
     answerer = PromptAnswerer(generator, load_reward(run, device), runner)
@@ -120,6 +109,27 @@ def build_training(
         run, policy, answerer, source, validation if held_out.rows else None, saver, position, steps, emit,
         asked_to_stop, sync, tokens,
     )  # fmt: skip
+
+
+def _parallel(engine: Torch, device: torch.device) -> Parallel:
+    if engine.strategy != "fsdp2" or world.SIZE == 1:
+        return Parallel()
+    from launcher.engines.torch.parallel.sharded import Sharded  # noqa: PLC0415  # late: FSDP2 takes a while to import
+
+    return Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
+
+
+def _position(policy: Policy, checkpoint: Path | None, seed: int, rows: int) -> TrainingPosition:
+    """Where the training begins; with a checkpoint, its optimizers are restored."""
+    if checkpoint is None:
+        policy.actor.start = movement.sample(policy.model)
+        return TrainingPosition(0, seed, 0, rows)
+    position = read_position(checkpoint)
+    if position.rows != rows:
+        got = f"the run began with {position.rows} training rows and finds {rows} now"
+        raise Problems(Problem("data", got, "use the rows that it began with", "changed"))
+    load_optimizers(policy, checkpoint)
+    return position
 
 
 def _build_policy(

@@ -85,7 +85,7 @@ class _Estimate:
             phases["rollout"] = self._rollout()
         if self.run.algorithm.needs or self.work.scored_before:
             phases["log_prob"] = self._log_prob()
-        phases |= {"update": self._update(), "save": self._save()}
+        phases["update"], phases["save"] = self._update(), self._save()
         always: Parts = {"runtime": self._runtime(), "allocator": self._allocator_overhead()}
         found = (
             MemoryPhase(name, {part: round(count) for part, count in (always | parts).items() if count})

@@ -147,8 +147,8 @@ def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatc
         for tally in tallies:
             tally.summary()  # gathers sums, then faults
         for tally in tallies:
-            gathered = iter([held[::2], held[1::2]])
-            monkeypatch.setattr(world, "all_gather_object", lambda _, gathered=gathered: next(gathered))
+            replies = iter([held[::2], held[1::2]])
+            monkeypatch.setattr(world, "all_gather_object", lambda _, replies=replies: next(replies))
             found.append(tally.summary())
     assert all(one == found[0] for one in found)
     assert found[0][0] == {"critic/score/a/mean": 0.5, "critic/score/b/mean": 2.0, "reward/faults": 1.0}

@@ -62,7 +62,8 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     families = prompt_families(rows, tokens, opening, length, group) if share else [[row] for row in rows]
     calls, blocks = _attention_calls(families, opening, length, batch.tokens.device, ragged)
     place, count = np.zeros_like(tokens), 0  # [B, T] packed place of each token
-    ids, positions, filled = ([np.zeros(0, np.int64)] for _ in range(3))
+    none: np.ndarray = np.zeros(0, np.int64)
+    ids, positions, filled = [none], [none], [none]
     for call, block in zip(calls, blocks, strict=True):
         for piece in block:
             start, end = piece.start, piece.end

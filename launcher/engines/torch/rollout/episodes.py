@@ -20,7 +20,6 @@ import torch
 
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.generator import Generator, Request
-from launcher.engines.torch.train.sums import add_over_processes
 from launcher.spec.environment import EARLY, TRUSTED, Environment, Final, Observation, Outcome, Sessions, Spoken
 from launcher.spec.episode import Episode, Turn
 from launcher.text.bridge import Bridge
@@ -78,7 +77,7 @@ class EpisodeRunner:
 
     def pop_metrics(self) -> dict[str, float]:
         """Metrics of all episodes since the last call; collective."""
-        total = defaultdict(float, add_over_processes(self.counts))
+        total = defaultdict(float, world.add_sums(self.counts))
         self.counts.clear()
         episodes, calls = max(total["kept"], 1), max(total["calls"], 1)
         metrics = {
@@ -104,20 +103,25 @@ class EpisodeRunner:
         episodes: list[Episode | None] = [None] * len(asked)
         running = [self._begin(*one, place, 0) for place, one in enumerate(asked)]
         while self._any_process(bool(running)):
-            ready = [one for one in running if self._goes_on(one)]
-            for one in [one for one in running if one.outcome and one.waits.done()]:
-                running.remove(one)
-                episode = self._finish_episode(one)
-                if episode.fault and one.attempt < self.environment.refills:
-                    running.append(self._begin(one.request, one.key, one.place, one.attempt + 1))
-                else:
-                    episodes[one.place] = episode
-                    self._count(episode)
+            ready = [one for one in running if self._advance(one)]
+            self._take_ended(running, episodes)
             if self._any_process(bool(ready)):
                 self._generate_turns(ready, temperature)
             else:
                 self._wait(running)
         return [episode for episode in episodes if episode]
+
+    def _take_ended(self, running: list[Running], episodes: list[Episode | None]) -> None:
+        """Take the episodes that the environment has scored from `running` to their places in `episodes`; one with a
+        fault is sampled again, as often as the environment is refilled."""
+        for one in [one for one in running if one.outcome and one.waits.done()]:
+            running.remove(one)
+            episode = self._finish_episode(one)
+            if episode.fault and one.attempt < self.environment.refills:
+                running.append(self._begin(one.request, one.key, one.place, one.attempt + 1))
+            else:
+                episodes[one.place] = episode
+                self._count(episode)
 
     # ---- one episode
 
@@ -135,9 +139,9 @@ class EpisodeRunner:
             return math.inf
         return self.environment.timeout_s - one.spent_s - (time.monotonic() - one.since)
 
-    def _goes_on(self, one: Running) -> bool:
-        """Whether the policy is to write the next turn, as the environment has answered. An episode that ends by the
-        answer, or by the want of one, is given to the environment to be scored."""
+    def _advance(self, one: Running) -> bool:
+        """Take the environment's answer, if it has come; returns whether the policy is to write the next turn. An
+        episode that ends by the answer, or by the want of one, is given to the environment to be scored."""
         if one.outcome or not (one.waits.done() or self._seconds_left(one) <= 0):
             return False
         one.outcome, one.reason = self._observe(one)

@@ -59,21 +59,31 @@ def collate(episodes: Sequence[Episode], model: CausalLM, width: int = 0) -> Bat
         fields["reward"] = of_episodes((one.reward for one in episodes), EXACT)
         fields["preference"] = of_episodes(one.preference for one in episodes)
     if first.ended is not None:
-        turns, states = [one.policy_turns for one in episodes], {"": -1}
-        for turn in chain(*turns):
-            states.setdefault(turn.state, len(states) - 1)
-        fields |= {
-            "turn": padded([_turn_numbers(one) for one in episodes], -1, torch.int64, width),
-            "turn_reward": padded([[turn.reward for turn in each] for each in turns], 0.0, EXACT),
-            "state": padded([[states[turn.state] for turn in each] for each in turns], -1, torch.int64),
-        }
-    if any(turn.logp for one in episodes for turn in one.turns):  # 0 where nobody sampled the token
-        logp = [
-            [0.0] * len(one.prompt) + [*chain(*(turn.logp or [0.0] * len(turn.tokens) for turn in one.turns))]
-            for one in episodes
-        ]
-        fields["rollout"] = padded(logp, 0.0, EXACT, width)
+        turns = [one.policy_turns for one in episodes]
+        fields["turn"] = padded(list(map(_turn_numbers, episodes)), -1, torch.int64, width)
+        fields["turn_reward"] = padded([[turn.reward for turn in each] for each in turns], 0.0, EXACT)
+        fields["state"] = padded(_state_numbers(turns), -1, torch.int64)
+    if any(map(_is_logged, episodes)):
+        fields["rollout"] = padded(list(map(_rollout_logp, episodes)), 0.0, EXACT, width)
     return Batch(**fields)
+
+
+def _state_numbers(turns: Sequence[Sequence[Turn]]) -> list[list[int]]:
+    """A number for the state that each turn began in, equal for equal states; -1 where it is unknown."""
+    numbers = {"": -1}
+    for turn in chain(*turns):
+        numbers.setdefault(turn.state, len(numbers) - 1)
+    return [[numbers[turn.state] for turn in each] for each in turns]
+
+
+def _is_logged(episode: Episode) -> bool:
+    """Whether the program that sampled it told its tokens' log-probabilities."""
+    return any(turn.logp for turn in episode.turns)
+
+
+def _rollout_logp(episode: Episode) -> list[float]:
+    """Log-probability of each token by the program that sampled it; 0 where nobody sampled it."""
+    return [0.0] * len(episode.prompt) + [*chain(*(turn.logp or [0.0] * len(turn.tokens) for turn in episode.turns))]
 
 
 def _turn_numbers(episode: Episode) -> list[int]:

@@ -138,7 +138,7 @@ class Policy:
         with_norms = name != "critic" and shows_distributions(step)
         done = trained.optimizer_step(name, step, finite, idle=not divisor, with_norms=with_norms)
         means, largest = sums.reduced()
-        return replace(done, metrics=means | done.metrics, largest=largest, log_probs=log_probs)
+        return replace(done, metrics={**means, **done.metrics}, largest=largest, log_probs=log_probs)
 
     def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         logp, entropy = self.model(packed, self.temperature, self.sampled)

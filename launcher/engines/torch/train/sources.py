@@ -87,12 +87,13 @@ class Order:
     def step_rows(self, step: int, round_: int = 0) -> list[int]:
         """This process's rows of a step (1-based): every SIZE-th of the batch. In a further round (`round_` > 0) they
         are drawn from a random order that no epoch has."""
-        start, order = (step - 1) % self.steps_per_epoch * self.batch, np.arange(self.rows)
+        start = (step - 1) % self.steps_per_epoch * self.batch
+        rows: np.ndarray = np.arange(start, start + self.batch)
         if round_:
-            start, order = 0, random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)
+            rows = random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)[: self.batch]
         elif self.shuffle:
-            order = random_streams.row_order(self.seed, self.epoch(step), self.rows)
-        return order[start : start + self.batch][world.RANK :: world.SIZE].tolist()
+            rows = random_streams.row_order(self.seed, self.epoch(step), self.rows)[rows]
+        return [int(row) for row in rows[world.RANK :: world.SIZE]]
 
     def attempt(self, step: int, round_: int) -> int:
         """Number of a draw among those of its epoch: 0 where a row has its turn, and one of its own for each further

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import fsum
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from launcher.engines.torch.parallel import world
 from launcher.spec.algorithm import Largest, LossMetrics
-
-Name = TypeVar("Name")
 
 
 class Sums:
@@ -58,10 +54,3 @@ def join_metrics(updates: Sequence[Mapping[str, float]], join: Callable[[Iterabl
     """Each metric of a step, joined (`fmean`, `max`) over those of its updates that have it."""
     names = dict.fromkeys(name for update in updates for name in update)
     return {name: join([update[name] for update in updates if name in update]) for name in names}
-
-
-def add_over_processes(sums: Mapping[Name, float]) -> dict[Name, float]:
-    """Each sum over all processes, exactly rounded. Collective."""
-    parts = world.all_gather_object(dict(sums))
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: fsum(part.get(name, 0.0) for part in parts) for name in names}

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.train.sums import add_over_processes
 from launcher.spec.algorithm import Batch
 from launcher.spec.episode import Episode
 
@@ -67,12 +66,11 @@ class Tally:
             if group not in excluded and (groups is None or group in groups):
                 sums[name, "total"] += value
                 sums[name, "count"] += 1
-        totals = add_over_processes(sums)
+        totals = world.add_sums(sums)
+        means = {name: totals[name, "total"] / totals[name, "count"] for name, _ in totals}
         metrics = {
-            f"train/core/reward/{name}" if name in SUMMED else f"critic/score/{name}/mean": total
-            / totals[name, "count"]
-            for (name, what), total in totals.items()
-            if what == "total"
+            f"train/core/reward/{name}" if name in SUMMED else f"critic/score/{name}/mean": mean
+            for name, mean in means.items()
         }
         processes = world.all_gather_object((self.answers, self.faults))
         faults = sorted(fault for _, faults in processes for fault in faults)

@@ -22,7 +22,6 @@ from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows, prompt_text
-from launcher.engines.torch.train.sums import add_over_processes
 from launcher.engines.torch.train.tally import Tally
 from launcher.spec.data import Row
 from launcher.spec.episode import Episode
@@ -172,7 +171,7 @@ class Validation:
 
     def _metrics(self, sums: Mapping[tuple[str, str], float]) -> dict[str, float]:
         """Means over the prompts of all processes, named `val-core` and `val-aux` as in verl."""
-        metrics, all_sums = dict[str, float](), add_over_processes(sums)
+        metrics, all_sums = dict[str, float](), world.add_sums(sums)
         for source in self.sources:
             totals = {name: total for (of, name), total in sorted(all_sums.items()) if of == source}
             prompts, squares, not_binary, unscored = (
@@ -221,7 +220,7 @@ class Validation:
                 sums[name, "total"] += total
                 sums[name, "count"] += count
             losses += [(place, _digest(row), loss) for (place, row), loss in zip(rows, row_losses, strict=False)]
-        all_sums = add_over_processes(sums)
+        all_sums = world.add_sums(sums)
         metrics = {
             f"val/{name.removeprefix('actor/')}": total / max(all_sums[name, "count"], 1e-300)
             for (name, what), total in all_sums.items()

@@ -40,7 +40,7 @@ class Link:
         )  # fmt: skip
         talk, weights, self._among = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights", "samplers"))
         self._messages: Any = dist.ProcessGroupGloo(talk, rank, 1 + samplers, ENDLESS)
-        self._weights = self._messages
+        self._weights: Any = self._messages
         if device.type == "cuda":
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = TIMEOUT

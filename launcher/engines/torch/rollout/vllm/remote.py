@@ -44,8 +44,9 @@ class RemoteVllmGenerator(Generator):
             self._check_replies()
 
     def _command(self, **node: object) -> None:
-        for sampler in self.link.samplers if self.link else ():
-            self.link.send_message(sampler, **node)
+        if self.link:
+            for sampler in self.link.samplers:
+                self.link.send_message(sampler, **node)
 
     def _check_replies(self) -> None:
         """Receive a reply of each sampler. Raises the `Problems` they report."""
