@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -107,6 +110,65 @@ def _accelerator() -> Any:
         device="cpu", num_processes=1, process_index=0, gather=lambda x: x, gather_for_metrics=lambda x: x,
         reduce=lambda x, reduction: x,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def trl_grpo() -> Callable[..., Any]:
+    """The loss of `GRPOTrainer` at log-probabilities [B, T]; keywords are its settings."""
+    trainers = pytest.importorskip("trl.trainer.grpo_trainer")
+
+    def loss(logp: Any, batch: Batch, *, delta: float | None = None, **settings: Any) -> Any:
+        held = {"use_bias_correction_kl": False, "delta": delta, "steps_per_generation": 1}
+        defaults = {
+            "loss_type": "grpo", "importance_sampling_level": "token", "beta": 0.0, "epsilon_low": 0.2,
+            "epsilon_high": 0.2, "max_completion_length": logp.shape[1],
+        }  # fmt: skip
+        trainer = SimpleNamespace(
+            **(defaults | settings), args=SimpleNamespace(**held),
+            _get_per_token_logps_and_entropies=lambda *_, **__: (logp, torch.zeros_like(logp), None),
+            aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None, use_vllm=False,
+            model=SimpleNamespace(training=True), current_gradient_accumulation_steps=1,
+            accelerator=_accelerator(), _entropy_bonus_enabled=False, entropy_coef=0.0,
+            use_adaptive_entropy=False, _metrics={"train": defaultdict(list)},
+        )  # fmt: skip
+        trainer.accelerator.sync_gradients = False
+        inputs = {
+            "prompt_ids": batch.tokens[:, :0], "prompt_mask": batch.tokens[:, :0], "completion_ids": batch.tokens,
+            "completion_mask": batch.mask, "advantages": batch.advantage, "old_per_token_logps": batch.old,
+            "ref_per_token_logps": batch.reference, "num_items_in_batch": batch.mask.sum(),
+        }  # fmt: skip
+        return trainers.GRPOTrainer._compute_loss(trainer, None, inputs)
+
+    return loss
+
+
+@pytest.fixture(scope="session")
+def trl_advantage() -> Callable[..., Any]:
+    """[B] advantages of groups that stand together.
+
+    They are made in the middle of a method that samples; those statements are taken out of it and run alone.
+    """
+    trl = pytest.importorskip("trl.trainer.grpo_trainer")
+    source = textwrap.dedent(inspect.getsource(trl.GRPOTrainer._generate_and_score_completions))
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    texts = [ast.unparse(statement) for statement in body]
+    (first,) = (i for i, text in enumerate(texts) if text.startswith("if self.multi_objective_aggregation =="))
+    (last,) = (i for i, text in enumerate(texts) if text.startswith("advantages = torch.nan_to_num("))
+    statements = compile("\n".join(texts[first : last + 1]), "trl", "exec")
+
+    def advantage(reward: Any, answers: int, scale: str) -> Any:
+        trainer = SimpleNamespace(
+            multi_objective_aggregation="sum_then_normalize", scale_rewards=scale, loss_type="grpo",
+            reward_weights=torch.ones(1, dtype=reward.dtype),
+        )  # fmt: skip
+        names = {
+            "self": trainer, "rewards_per_func": reward[:, None], "num_generations": answers, "device": "cpu",
+            "unscorable_mask": torch.zeros(len(reward), dtype=torch.bool),
+        }  # fmt: skip
+        exec(statements, vars(trl) | names, names)
+        return names["advantages"]
+
+    return advantage
 
 
 @pytest.fixture(scope="session")
