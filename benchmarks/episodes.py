@@ -27,7 +27,7 @@ from launcher.core.events import Step, events_of
 from launcher.data.files import Files
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.rollout.episodes import EpisodeRunner, Prompt
+from launcher.engines.torch.rollout.episodes import EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.environments.python import PythonEnvironment
@@ -141,7 +141,7 @@ def main() -> int:
         generator = Scripted(model, plans)
         runner = EpisodeRunner(generator, environment, environment.sessions(), Bridge(encoder))
         begun = time.monotonic()
-        episodes = runner.run([Prompt(prompt, row, np.array([*plans], np.uint64))], 1.0)
+        episodes = runner.run([Request(prompt, np.array([*plans], np.uint64), row)], 1.0)
         wall = time.monotonic() - begun
         runner.close()
     longest, faults = max(map(sum, plans.values())), sum(bool(one.fault) for one in episodes)

@@ -29,6 +29,6 @@ class GiGPO(GRPO):
         values, there = ops.turn_values(batch, self.turn_discount)
         states = int(batch.state.max()) + 1 if batch.state.numel() else 0
         state_groups = ops.group_index(batch.group)[:, None] * states + batch.state.clamp(min=0)
-        advantage = ops.advantage_within(values, state_groups, there & (batch.state >= 0), self.norm_adv_by_std_in_grpo)
-        turn_advantage = ops.to_tokens(advantage, batch.turn) * prepared.mask
+        known, scale = there & (batch.state >= 0), self.norm_adv_by_std_in_grpo
+        turn_advantage = ops.turn_advantage(values, state_groups, known, batch.turn, scale) * prepared.mask
         return replace(prepared, advantage=prepared.advantage + self.step_advantage_weight * turn_advantage), state

@@ -100,18 +100,16 @@ def turn_values(batch: Batch, discount: float) -> tuple[Tensor, Tensor]:
     return values, numbers <= last
 
 
-def advantage_within(values: Tensor, places: Tensor, there: Tensor, scale: bool) -> Tensor:
-    """[B, N] `values` relative to the mean of those with an equal number in `places` [B, N], in standard deviations if
-    `scale`; 0 where not `there` [B, N], and for a value without another to compare with."""
+def turn_advantage(values: Tensor, places: Tensor, there: Tensor, turn: Tensor, scale: bool) -> Tensor:
+    """[B, T] for each token the advantage of its `turn` [B, T]; 0 where that is -1.
+
+    It is the turn's value in `values` [B, N], relative to the mean of those with an equal number in `places` [B, N], in
+    standard deviations if `scale`; 0 where not `there` [B, N], and for a value without another to compare with.
+    """
     advantage = values.new_zeros(values.shape)
     if there.any():
         advantage[there] = group_advantage(values[there], group_index(places[there]), scale)
-    return advantage
-
-
-def to_tokens(of_turns: Tensor, turn: Tensor) -> Tensor:
-    """[B, T] `of_turns` [B, N] at each token's `turn` [B, T]; 0 where that is -1."""
-    return of_turns.gather(1, turn.clamp(min=0)) * (turn >= 0)
+    return advantage.gather(1, turn.clamp(min=0)) * (turn >= 0)
 
 
 def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
@@ -156,33 +154,24 @@ def largest(x: Tensor, where: Tensor) -> Tensor:
     return values.max() if values.numel() else values.new_tensor(-math.inf)
 
 
-def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
-    """[B, T] PPO's pessimistic surrogate as a loss (arXiv:1707.06347, eq. 7)."""
-    return -(ratio * advantage).minimum(ratio.clamp(1 - low, 1 + high) * advantage)
-
-
-def dual_clip(loss: Tensor, advantage: Tensor, most: float) -> Tensor:
-    """[B, T] no larger than `most` * |A| where A < 0 (dual clip, arXiv:1912.09729, eq. 5)."""
-    return loss.where(advantage >= 0, loss.minimum(-advantage * most))
-
-
 def surrogate_loss(
     ratio: Tensor, log_ratio: Tensor, batch: Batch, low: float, high: float, most: float | None
 ) -> tuple[Tensor, dict[str, Mean | Largest]]:
-    """[B, T] the clipped loss of each token, and how often each clip is active.
+    """[B, T] PPO's pessimistic loss of each token (arXiv:1707.06347, eq. 7), and how often each clip is active.
 
-    `log_ratio` [B, T] is that of single tokens, for the KL estimate between old and new policy. Importance weights are
-    applied after all clips: they correct for the sampler, not for the update.
+    Where the advantage A < 0 it is no larger than `most` * |A| (dual clip, arXiv:1912.09729, eq. 5). `log_ratio` [B, T]
+    is that of single tokens, for the KL estimate between old and new policy. Importance weights are applied after all
+    clips: they correct for the sampler, not for the update.
     """
-    unclipped = -ratio * batch.advantage
-    loss = clipped_surrogate(ratio, batch.advantage, low, high)
-    tokens = batch.mask.sum()
+    advantage, tokens = batch.advantage, batch.mask.sum()
+    unclipped = -ratio * advantage
+    loss = -(ratio * advantage).minimum(ratio.clamp(1 - low, 1 + high) * advantage)
     metrics: dict[str, Mean | Largest] = {
         "actor/pg_clipfrac": Mean(((loss > unclipped) * batch.mask).sum(), tokens),
         "actor/ppo_kl": Mean(-(log_ratio.detach() * batch.mask).sum(), tokens),
     }
     if most is not None:
-        before, loss = loss, dual_clip(loss, batch.advantage, most)
+        before, loss = loss, loss.where(advantage >= 0, loss.minimum(-advantage * most))
         metrics["actor/pg_clipfrac_lower"] = Mean(((loss < before) * batch.mask).sum(), tokens)
     return (loss if batch.importance is None else loss * batch.importance), metrics
 

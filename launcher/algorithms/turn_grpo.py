@@ -30,5 +30,5 @@ class TurnGRPO(GRPO):
         prepared, state = super().prepare(batch, state, all_reduce)
         values, there = ops.turn_values(batch, self.turn_discount)
         turn_groups = ops.group_index(batch.group)[:, None] * values.shape[1] + ops.turn_numbers(values)
-        advantage = ops.advantage_within(values, turn_groups, there, self.norm_adv_by_std_in_grpo)
-        return replace(prepared, advantage=ops.to_tokens(advantage, batch.turn) * prepared.mask), state
+        advantage = ops.turn_advantage(values, turn_groups, there, batch.turn, self.norm_adv_by_std_in_grpo)
+        return replace(prepared, advantage=advantage * prepared.mask), state

@@ -6,6 +6,7 @@ demonstration is an episode that was not sampled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -85,11 +86,6 @@ class Episode:
         return [turn for turn in self.turns if turn.writer == "policy"]
 
     @property
-    def sampled(self) -> bool:
-        """Whether the policy wrote a part of it."""
-        return any(turn.writer == "policy" for turn in self.turns)
-
-    @property
-    def outcome(self) -> StopReason | None:
-        """Why its last turn ended."""
-        return self.turns[-1].stop
+    def score(self) -> float:
+        """The reward as a number: NaN where it has none."""
+        return math.nan if self.reward is None else self.reward

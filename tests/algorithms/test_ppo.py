@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
-from launcher.spec.algorithm import AlgorithmState, Batch, Output
+from launcher.spec.algorithm import AlgorithmState, Batch
 
 
 def f64(rows: list[list[float]]) -> Tensor:
@@ -39,16 +39,6 @@ def test_prepare_by_hand() -> None:
     assert made.advantage[0].tolist() == pytest.approx([0, math.sqrt(0.5), -math.sqrt(0.5), 0], abs=1e-7)
     assert made.reward.tolist() == pytest.approx([3.1], rel=1e-15)  # 3 - (0.2 - 0.4) / 2
     assert told == {PENALTY: pytest.approx(-0.1, rel=1e-14), COEFFICIENT: 0.5}
-
-
-@pytest.mark.parametrize(
-    ("mask", "place"), [([1, 1, 1, 1], 3), ([1, 1, 0, 0], 1), ([0, 1, 0, 1], 3), ([1, 1, 1, 0], 2), ([0, 0, 1, 0], 2)]
-)
-def test_the_reward_comes_with_the_last_token(mask: list[int], place: int) -> None:
-    """lam = 0 and no values: a token's return is its own reward."""
-    rows = f64([mask])
-    made, _ = PPO(kl_coef=0.0, lam=0.0).prepare(batch_of(rows, [5.0], 0 * rows, 0 * rows), {})
-    assert made.target[0].tolist() == [5.0 if t == place else 0.0 for t in range(4)]
 
 
 def test_an_answer_without_tokens_is_not_rewarded_nor_counted() -> None:
@@ -102,13 +92,6 @@ def test_the_price_is_paid_in_its_own_step() -> None:
 
 
 # ---- losses
-
-
-def test_the_dual_clip_is_on_by_default() -> None:
-    """Unwanted, and rose a lot: 3 |A|."""
-    new, mask = f64([[0, math.log(9)]]), f64([[0, 1]])
-    batch = Batch(mask, torch.tensor([2]), mask, old=0 * mask, advantage=-2 * mask)
-    assert PPO().loss(Output(new), batch)[0].item() == pytest.approx(6, rel=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ Importing this registers a device named `pretend` by PyTorch's Python backend ho
 the whole process. A tensor on it reports `device='pretend:0'`, holds a CPU tensor and is computed there. As on CUDA, an
 operation that gets tensors of the device and of the CPU raises `RuntimeError`, and numpy is refused. Memory is counted.
 
-What it lacks: streams and events, pinned memory, collectives, FSDP2, and `torch.save` of its tensors.
+What it lacks: autocast, streams and events, pinned memory, collectives, FSDP2, and `torch.save` of its tensors.
 """
 
 from __future__ import annotations
@@ -242,54 +242,7 @@ def _kernels(library: torch.library.Library) -> None:
         library.impl(name, kernel, "PrivateUse1")
 
 
-# ---- autocast: the lists of the CPU, so that both compute every operation in the same number format
-
-LOWER = {
-    "linear", "matmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "linalg_vecdot", "scaled_dot_product_attention",
-    "prelu", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-}  # fmt: skip
-WIDEST = {"cat", "stack", "index_copy"}
-"""Computed in the widest format among their arguments. What is in neither set is computed in float32."""
-
-
-def _autocast(op: Any) -> Callable[..., Any]:
-    """The kernel of an operation under autocast: cast its arguments, then compute it as without autocast."""
-    name = op._schema.name.removeprefix("aten::")
-    around = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(around):
-            formats = {x.dtype for x in (*_tensors(args), *_tensors(kwargs.values())) if _casts(x)}
-            if name in LOWER:
-                dtype = torch.get_autocast_dtype(NAME)
-            elif name in WIDEST and formats:
-                dtype = max(formats, key=lambda x: x.itemsize)
-            else:
-                dtype = torch.float32
-
-            def cast(x: Tensor) -> Tensor:
-                return x.to(dtype) if _casts(x) else x
-
-            kwargs = {key: _mapped(cast, value) for key, value in kwargs.items()}
-            return op(*(_mapped(cast, value) for value in args), **kwargs)
-
-    return kernel
-
-
-def _casts(x: Tensor) -> bool:
-    return x.is_floating_point() and x.dtype != torch.float64 and x.device.type == NAME
-
-
-def _autocasts(library: torch.library.Library) -> None:
-    for name in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU"):
-        plain, _, overload = name.removeprefix("aten::").partition(".")
-        op = getattr(getattr(torch.ops.aten, plain), overload or "default")
-        library.impl(name.removeprefix("aten::"), _autocast(op), "AutocastPrivateUse1")
-
-
 backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
 DEVICE = torch.device(NAME, 0)
-_aten, _all = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
-_all.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # what is in no list is computed as it comes
+_aten = torch.library.Library("aten", "IMPL")
 _kernels(_aten)
-_autocasts(_aten)

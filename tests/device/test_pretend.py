@@ -11,7 +11,7 @@ from pretend import DEVICE, Use
 from torch import Tensor
 
 from launcher.engines.torch.model.load import load_critic, load_model
-from launcher.engines.torch.model.reference import FrozenCopy
+from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.models.scratch import Scratch
@@ -57,7 +57,7 @@ def test_memory_is_counted_once_for_all_views(use: Use) -> None:
 def test_a_frozen_copy_takes_memory_of_the_device_only_while_it_is_used(use: Use) -> None:
     model = load_model(TINY, 0, DEVICE)
     taken = use.bytes
-    copy = FrozenCopy(model, offloaded=True)
+    copy = Reference(model, offloaded=True)
     assert use.bytes < taken / 10  # buffers of positions stay
     resting = use.bytes
     with pytest.raises(KeyError), copy.on_device():
@@ -71,7 +71,7 @@ def test_a_critic_takes_its_optimizer_along(use: Use) -> None:
     start = use.bytes
     with trained.on_device(learning=True) as network:
         sum(weight.sum() for weight in network.parameters()).backward()
-        trained.optimizer_step(1, {})
+        trained.optimizer_step("critic", 1, {})
         assert use.bytes > 2.5 * start  # weights, and two means of the gradient
     assert use.bytes < start / 10
     moments = [x for state in trained.optimizer.state.values() for x in state.values() if x.ndim]

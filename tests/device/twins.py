@@ -113,11 +113,11 @@ def train(run: RunSpec, folder: Path, start: int = 0) -> Trained:
             elif isinstance(event, Sample):
                 found.samples.append(replace(event, at=0))
 
-        checkpoint = folder / "checkpoints" / name_of(start) if start else None
-        parts = assemble.build_parts(run, assemble.select_device(run, 1), checkpoint, folder / "refused.jsonl")
-        assert parts.policy.model.device.type == ("cpu" if run.hardware.is_cpu else pretend.NAME)
-        assert assemble.build_training(run, parts, folder, start, emit, lambda: False, lambda: None).train()
-    last = folder / "checkpoints" / name_of(parts.steps)
+        device = assemble.select_device(run, 1)
+        training = assemble.build_training(run, device, folder, start, emit, lambda: False, lambda: None)
+        assert training.policy.model.device.type == ("cpu" if run.hardware.is_cpu else pretend.NAME)
+        assert training.train()
+    last = folder / "checkpoints" / name_of(training.steps)
     for file in sorted(last.rglob("*.safetensors")):
         found.tensors |= {f"{file.relative_to(last)}:{name}": x for name, x in load_file(file).items()}
     return found

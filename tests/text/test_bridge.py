@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from launcher.core.problems import Problems
 from launcher.core.settings import settings
 from launcher.data.files import Files
-from launcher.engines.torch.rollout.episodes import EpisodeRunner, Prompt
+from launcher.engines.torch.rollout.episodes import EpisodeRunner
 from launcher.engines.torch.rollout.generator import Request
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import Environment, Final, Observation, Outcome, Sessions, Spoken
@@ -215,7 +215,7 @@ class Drawn:
         self.sampled = defaultdict[int, list[tuple[list[int], list[int]]]](list)
         self.pool = [self._ids() for _ in range(500)]
 
-    def answer(self, requests: Sequence[Request]) -> list[Episode]:
+    def answer(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
         return [Episode(one.prompt, (self._turn(one),)) for one in requests]
 
     def forget(self, key: np.uint64) -> None:
@@ -286,7 +286,7 @@ def test_the_ids_that_were_sampled_are_the_ids_that_are_trained(name: str) -> No
     generator, bridge, count = Drawn(name, 1), bridge_of(name), EPISODES // len(FAMILIES) + 1
     runner = EpisodeRunner(generator, Talking(max_turns=4), sessions := Talk(2), bridge)  # type: ignore[arg-type]
     prompt = bridge.encoder.prompt_ids(ROW.prompt, ROW.template_args)
-    episodes = runner.run([Prompt(prompt, ROW, np.arange(count, dtype=np.uint64))], 1.0)
+    episodes = runner.run([Request(prompt, np.arange(count, dtype=np.uint64), ROW)], 1.0)
     assert len(episodes) == len(sessions.ended) == count
     for key, episode in enumerate(episodes):
         assert not episode.fault, episode.fault

@@ -65,7 +65,7 @@ class SamplerMemory:
     def answers(self, prompts: Sequence[list[int]], n: int = 1, temperature: float = 0.0, step: int = 1) -> list[Any]:
         with self.generator.current_weights():
             keys = random_streams.stream_keys(0, step, range(len(prompts)), n)
-            episodes = self.generator.answer(make_requests(prompts, keys, temperature))
+            episodes = self.generator.answer(make_requests(prompts, keys), temperature)
         return [episode.turns[0] for episode in episodes]
 
     def trainer(self, prompts: Sequence[list[int]], answers: Sequence[Any]) -> list[list[float]]:

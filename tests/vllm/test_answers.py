@@ -25,7 +25,7 @@ LENGTHS = [1 + place * 7 % 40 for place in range(200)]
 
 
 def answered(generator: Generator, prompts: list[list[int]], keys: np.ndarray, temperature: float) -> list[Turn]:
-    return [episode.turns[0] for episode in generator.answer(make_requests(prompts, keys, temperature))]
+    return [episode.turns[0] for episode in generator.answer(make_requests(prompts, keys), temperature)]
 
 
 def apart(found: list[Any], trainer: list[list[float]]) -> float:

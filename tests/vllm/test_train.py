@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +48,3 @@ def test_it_learns_to_be_brief(words: list[str], least: float, tiny: list[str], 
     assert all(step["training/rollout_actor_probs_pearson_corr"] > 0.9999 for step in steps[:10])
     if "sampler.importance_sampling=2" in words:
         assert all(step["rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=NEAR) for step in steps)
-
-
-def test_one_copy_in_two_parts_answers_as_two_whole_ones(
-    tiny: list[str], commands: Any, result: Callable[..., Any], tmp_path: Path
-) -> None:
-    rlrun = commands(tmp_path)
-    for name, words in (("whole", TWO), ("parts", TEAM)):
-        named = ["trainer.total_training_steps=8", f"trainer.experiment_name={name}"]
-        assert rlrun("train", *tiny, *WORDS, *words, *named).returncode == 0
-    whole, parts = (steps_of(rlrun.run(name)) for name in ("whole", "parts"))
-    assert [one["critic/score/mean"] for one in parts[1:]] == [one["critic/score/mean"] for one in whole[1:]]
-    assert result(rlrun.run("parts"), 8)[1] == result(rlrun.run("whole"), 8)[1]  # the weights
-
-
-def test_stopped_and_resumed_it_ends_as_if_undisturbed(
-    tiny: list[str], commands: Any, until: Callable[..., None], result: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Streams belong to answers and weights are sent anew, so nothing of vLLM is in a checkpoint."""
-    rlrun, words = commands(tmp_path), ["train", *tiny, *WORDS, "trainer.total_training_steps=12"]
-    assert rlrun(*words, "trainer.experiment_name=whole").returncode == 0
-    began = rlrun.begin(*words, "trainer.experiment_name=cut")
-    until(lambda: (rlrun.run("cut") / "events.jsonl").exists() and len(steps_of(rlrun.run("cut"))) > 3)
-    began.send_signal(signal.SIGTERM)
-    assert began.wait(600) != 0
-    assert len(steps_of(rlrun.run("cut"))) < 12
-    assert rlrun("train", "--resume", "rlrun/cut").returncode == 0
-    assert result(rlrun.run("cut"), 12) == result(rlrun.run("whole"), 12)

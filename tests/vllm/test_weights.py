@@ -36,17 +36,6 @@ def test_new_weights_come_over_and_the_cache_of_prompts_goes(colocated: Made, ti
     assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
 
 
-def test_nothing_is_sent_where_no_step_was_taken(colocated: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts = colocated(*tiny), ids(20, 30)
-    before = made.answers(prompts)
-    made.move(2)
-    assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
-    made.model.version += 1
-    assert [answer.tokens for answer in made.answers(prompts)] != [answer.tokens for answer in before]
-    made.move(0)
-    made.model.version += 1
-
-
 @pytest.mark.parametrize(
     ("name", "values", "near"),
     [
@@ -76,14 +65,6 @@ def test_experts_on_a_cpu_are_refused_as_new_weights_would_not_reach_them(
 ) -> None:
     with pytest.raises(Problems, match="packed copy of experts"):
         colocated(*family(name, **values))
-
-
-def test_adapters_are_added_on_the_way(colocated: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts = colocated(*tiny, "model.lora_rank=4"), ids(5, 40)
-    assert apart(made, prompts) <= NEAR
-    made.move(1)
-    made.model.version += 1
-    assert apart(made, prompts) <= NEAR
 
 
 def test_bfloat16_is_near_and_its_distance_is_seen(colocated: Made, tiny: list[str], ids: Ids) -> None:

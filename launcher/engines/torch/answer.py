@@ -109,10 +109,10 @@ class Answerer:
         sampler = TorchSampler(top_p=self.sampling.top_p, top_k=self.sampling.top_k, max_num_seqs=64)
         decoder = Decoder(self.model, sampler, room)
         decoder.on_token = on_token
-        episodes = decoder.answer(make_requests(prompts, keys, self.sampling.temperature))
+        episodes = decoder.answer(make_requests(prompts, keys), self.sampling.temperature)
         texts = decoder.texts(episodes)
         return [
-            Reply(text, len(one.turns[-1].tokens), one.outcome == "length")
+            Reply(text, len(one.turns[-1].tokens), one.turns[-1].stop == "length")
             for text, one in zip(texts, episodes, strict=True)
         ]
 
@@ -137,8 +137,5 @@ class Answerer:
         return self.sampling.max_tokens or min(self.sampling.usual_tokens or USUAL, self._positions_left(length))
 
     def _positions_left(self, length: int) -> int:
-        """Positions after a prompt of `length` tokens."""
-        positions = getattr(self.model.base.config.get_text_config(), "max_position_embeddings", None)
-        return (
-            positions - length if positions else max(self.sampling.max_tokens or 0, self.sampling.usual_tokens or USUAL)
-        )
+        """Positions after a prompt of `length` tokens; of a model without a limit, more than any answer takes."""
+        return (getattr(self.model.base.config.get_text_config(), "max_position_embeddings", None) or 2**40) - length

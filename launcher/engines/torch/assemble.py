@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,51 +17,29 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch import Torch
 from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.model.reference import FrozenCopy, Reference, WithoutAdapters
+from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.model.scorer import load_reward_models
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout.episodes import EpisodeRunner
-from launcher.engines.torch.rollout.generator import Generator
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.loop import Schedule, Training
+from launcher.engines.torch.train.loop import Training
 from launcher.engines.torch.train.mismatch import Mismatch
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import (
-    LastValidation,
-    Saver,
-    SaveResult,
-    TrainingPosition,
-    load_optimizers,
-    read_position,
-)  # fmt: skip
+from launcher.engines.torch.train.save import Saver, TrainingPosition, load_optimizers, read_position
 from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows, read_rows
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.algorithm import AlgorithmState
 from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.data import SPLITS
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 from launcher.text.bridge import Bridge
 from launcher.text.encoder import Encoder
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The objects that a run trains with."""
-
-    rows: Rows
-    held_out: Rows
-    policy: Policy
-    answerer: PromptAnswerer
-    source: Demonstrations | Rollouts
-    validation: Validation | None
-    steps: int
 
 
 def select_device(run: RunSpec, num_threads: int) -> torch.device:
@@ -83,16 +60,16 @@ def select_device(run: RunSpec, num_threads: int) -> torch.device:
     return device
 
 
-def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: Path) -> Parts:
-    """Read the rows, load the models, and restore a checkpoint's state if one is given."""
-    engine = run.engine
-    assert isinstance(engine, Torch)
-    sharded = engine.strategy == "fsdp2" and world.SIZE > 1
-    parallel = Parallel()
-    if sharded:
-        from launcher.engines.torch.parallel.sharded import Sharded  # noqa: PLC0415  # late: FSDP2 takes a while to import
-
-        parallel = Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
+def build_training(
+    run: RunSpec, device: torch.device, folder: Path, start: int, emit: Callable[[Event], None],
+    asked_to_stop: Callable[[], bool], sync: Callable[[], None],
+) -> Training:  # fmt: skip
+    """Read the rows, load the models, and restore the checkpoint of the step `start` where that is not 0."""
+    engine, trainer, root = run.engine, run.trainer, folder / "checkpoints"
+    assert isinstance(engine, Torch) and isinstance(run.sampler, Colocated)
+    checkpoint = root / name_of(start) if start else None
+    parallel = _parallel(engine, device)
+    sharded = parallel.needs_equal_microbatches
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
     load_device = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
     model = load_model(run.model, run.seed, load_device, checkpoint and FORMAT.policy_path(checkpoint), mixed=mixed)
@@ -100,32 +77,59 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     _check_length(run, model)
     encoder = Encoder(model.tokenizer, run.data)
     model.stop_at(encoder.stop_tokens.ids)
-    train_rows, held_out = _read_splits(run, encoder, refused)
-    order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
+    rows, held_out = _read_splits(run, encoder, folder / "refused.jsonl")
+    order = Order(len(rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
         got = f"{order.batch} rows, and the data has {order.rows}"
         raise Problems(Problem("data.train_batch_size", got, f"use at most {order.rows}", "not-enough"))
     steps = run.total_steps(order.rows)
     policy = _build_policy(run, model, parallel, steps, load_device, mixed, checkpoint)
-    if checkpoint:
-        if (rows := read_position(checkpoint).rows) != order.rows:
-            got = f"the run began with {rows} training rows and finds {order.rows} now"
-            raise Problems(Problem("data", got, "use the rows that it began with", "changed"))
-        load_optimizers(policy, checkpoint)
-    else:
-        policy.actor.start = movement.sample(model)
-    assert isinstance(run.sampler, Colocated)
-    generator = run.sampler.generator(run, policy)
-    runner = _build_runner(run, generator, encoder) if run.environment.several_turns else None
+    position = _position(policy, checkpoint, run.seed, order.rows)
+    generator, environment = run.sampler.generator(run, policy), run.environment
+    runner: EpisodeRunner | None = None
+    if environment.several_turns:
+        runner = EpisodeRunner(generator, environment, environment.sessions(), Bridge(encoder))
     answerer = PromptAnswerer(generator, load_reward(run, device), runner)
-    source = (
-        Rollouts(train_rows, order, answerer, run.algorithm, run.seed, shrinks=run.environment.on_fault == "shrink")
-        if policy.sampled
-        else Demonstrations(train_rows, order, model)
-    )
-    shown = run.trainer.log_val_generations
-    validation = Validation(held_out, policy, answerer, run.seed, run.data.val_batch_size, shown)
-    return Parts(train_rows, held_out, policy, answerer, source, validation if held_out.rows else None, steps)
+    source: Demonstrations | Rollouts = Demonstrations(rows, order, model)
+    if policy.sampled:
+        shrinks = runner is not None and environment.on_fault == "shrink"
+        source = Rollouts(rows, order, answerer, run.algorithm, run.seed, shrinks=shrinks)
+    validation = Validation(held_out, policy, answerer, run.seed, run.data.val_batch_size, trainer.log_val_generations)
+    saver = Saver(root, policy, trainer.keep_last, trainer.keep_best, trainer.best_metric)
+    keeps_tokens = trainer.log_groups and world.RANK == 0
+    tokens = TokenLog(folder / "samples" / "tokens.jsonl", model.tokenizer) if keeps_tokens else None
+    if not start:
+        emit(
+            Loaded(
+                rows=len(rows.rows), refused=rows.refused, val_rows=len(held_out.rows), val_refused=held_out.refused,
+                steps_per_epoch=order.steps_per_epoch, steps=steps,
+            )
+        )  # fmt: skip
+    return Training(
+        run, policy, answerer, source, validation if held_out.rows else None, saver, position, steps, emit,
+        asked_to_stop, sync, tokens,
+    )  # fmt: skip
+
+
+def _parallel(engine: Torch, device: torch.device) -> Parallel:
+    if engine.strategy != "fsdp2" or world.SIZE == 1:
+        return Parallel()
+    from launcher.engines.torch.parallel.sharded import Sharded  # noqa: PLC0415  # late: FSDP2 takes a while to import
+
+    return Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
+
+
+def _position(policy: Policy, checkpoint: Path | None, seed: int, rows: int) -> TrainingPosition:
+    """Where the training begins; with a checkpoint, its optimizers are restored."""
+    if checkpoint is None:
+        policy.actor.start = movement.sample(policy.model)
+        return TrainingPosition(0, seed, 0, rows)
+    position = read_position(checkpoint)
+    if position.rows != rows:
+        got = f"the run began with {position.rows} training rows and finds {rows} now"
+        raise Problems(Problem("data", got, "use the rows that it began with", "changed"))
+    load_optimizers(policy, checkpoint)
+    return position
 
 
 def _build_policy(
@@ -134,12 +138,12 @@ def _build_policy(
 ) -> Policy:  # fmt: skip
     needs, offload = run.algorithm.needs, run.engine.offload if isinstance(run.engine, Torch) else ()
     reference: Reference | None = None
-    if "reference" in needs and run.model.lora_rank:
-        reference = WithoutAdapters(model)
-    elif "reference" in needs:
-        copy = load_model(run.model, run.seed, device, mixed=mixed)
-        parallel.shard(copy)
-        reference = FrozenCopy(copy, offloaded="reference" in offload and not parallel.needs_equal_microbatches)
+    if "reference" in needs:
+        frozen = model
+        if not run.model.lora_rank:
+            frozen = load_model(run.model, run.seed, device, mixed=mixed)
+            parallel.shard(frozen)
+        reference = Reference(frozen, offloaded="reference" in offload and not parallel.needs_equal_microbatches)
     critic: TrainedNetwork | None = None
     if "critic" in needs:
         network = load_critic(run.model, run.seed, device, checkpoint and checkpoint / "critic", mixed=mixed)
@@ -162,11 +166,6 @@ def load_reward(run: RunSpec, device: torch.device) -> Reward:
     )
 
 
-def _build_runner(run: RunSpec, generator: Generator, encoder: Encoder) -> EpisodeRunner:
-    """An episode runner with the environment's processes. Raises `Problems` where the model cannot call its tools."""
-    return EpisodeRunner(generator, run.environment, run.environment.sessions(), Bridge(encoder))
-
-
 def _read_splits(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     """Training and held-out rows. Rank 0 writes refused rows to a file."""
     with RefusedLog(None if world.RANK else refused) as log:
@@ -184,45 +183,3 @@ def _check_length(run: RunSpec, model: CausalLM) -> None:
     if positions and longest > positions:
         got = f"prompt and answer may take {longest} tokens, and the model has {positions} positions"
         raise Problems(Problem("data.max_response_length", got, f"use a sum of at most {positions}"))
-
-
-def group_logging(run: RunSpec, steps: int, trained_bytes: int) -> tuple[int, int]:
-    """Interval of the steps whose groups are logged (1, 2, 5, 10, 20, ...), and characters of each text, so that about
-    25 steps are logged and take about 1 % of the run's folder. The folder holds the weights with AdamW's state and some
-    lines of each step; an event is written twice."""
-    texts = max(run.trainer.log_groups, 1) * (run.sampler.n + 1)
-    room = (3 * trained_bytes + 5_000 * steps) // 200 // texts  # bytes of each text over all steps
-    times = min(max(room // (80 + min(2 * run.data.max_response_length, 300)), 3), 25)
-    freq = next(freq for size in range(19) for digit in (1, 2, 5) if (freq := digit * 10**size) * times >= steps)
-    return run.trainer.log_groups_freq or freq, min(max(room // times - 80, 160), 1_000)
-
-
-def loaded_event(parts: Parts) -> Loaded:
-    train, val = parts.rows, parts.held_out
-    return Loaded(
-        rows=len(train.rows), refused=train.refused, val_rows=len(val.rows), val_refused=val.refused,
-        steps_per_epoch=parts.source.order.steps_per_epoch, steps=parts.steps,
-    )  # fmt: skip
-
-
-def build_training(
-    run: RunSpec, parts: Parts, folder: Path, start: int, emit: Callable[[Event], None],
-    asked_to_stop: Callable[[], bool], sync: Callable[[], None],
-) -> Training:  # fmt: skip
-    trainer, order, root = run.trainer, parts.source.order, folder / "checkpoints"
-    saver = Saver(root, parts.policy, trainer.keep_last, trainer.keep_best, trainer.best_metric)
-    initial = read_position(root / name_of(start)) if start else TrainingPosition(0, run.seed, 0, order.rows)
-
-    def save(step: int, state: AlgorithmState, validated: LastValidation) -> SaveResult:
-        sync()  # the events of these steps must be on disk before the checkpoint
-        return saver.save(TrainingPosition(step, run.seed, order.epoch(step), order.rows, dict(state), validated))
-
-    trained = sum(weight.numel() * weight.element_size() for weight in parts.policy.actor.weights)
-    logged = group_logging(run, parts.steps, trained)
-    schedule = Schedule(parts.steps, start, trainer.test_freq, trainer.save_freq, *logged)
-    keeps_tokens = trainer.log_groups and world.RANK == 0
-    tokens = TokenLog(folder / "samples" / "tokens.jsonl", parts.policy.model.tokenizer) if keeps_tokens else None
-    return Training(
-        run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, initial.algorithm_state,
-        initial.validated, tokens,
-    )  # fmt: skip

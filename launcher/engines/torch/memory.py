@@ -8,11 +8,10 @@ sequence is assumed to have maximum length.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from launcher.engines.torch import Torch
 from launcher.engines.torch.model.blocks import KEPT, LOGITS
-from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
+from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size
 from launcher.models.activations import Head, Numbers
@@ -58,76 +57,43 @@ class NetworkBytes:
     """Weights of one layer."""
 
 
-@dataclass(frozen=True)
 class _Estimate:
-    run: RunSpec
-    engine: Torch
-    shape: Architecture
-
-    @cached_property
-    def numbers(self) -> Numbers:
-        model = self.run.model
-        return Numbers(size.BYTES[model.dtype], self.engine.mixed_precision, model.lora_rank)
-
-    @cached_property
-    def full(self) -> Numbers:
+    def __init__(self, run: RunSpec, engine: Torch, shape: Architecture) -> None:
+        model, hardware, needs = run.model, run.hardware, run.algorithm.needs
+        self.run, self.engine, self.shape, self.work = run, engine, shape, Workload(run)
+        self.on_gpu = not hardware.is_cpu
+        self.shards = hardware.processes if engine.strategy == "fsdp2" else 1
+        self.numbers = Numbers(size.BYTES[model.dtype], engine.mixed_precision, model.lora_rank)
+        self.full = Numbers(self.numbers.weights, self.numbers.mixed)
         """Number formats of a network without adapters: the critic."""
-        return Numbers(self.numbers.weights, self.numbers.mixed)
-
-    @cached_property
-    def work(self) -> Workload:
-        return Workload.from_run(self.run)
-
-    @cached_property
-    def shards(self) -> int:
-        return self.run.hardware.processes if self.engine.strategy == "fsdp2" else 1
-
-    @cached_property
-    def extra_memory(self) -> SamplerMemory | None:
+        self.policy = _network_bytes(shape, self.numbers)
+        self.reference = self.policy.weights if "reference" in needs and not model.lora_rank else 0
+        """Bytes of the frozen copy; 0 with adapters, which need none."""
+        self.critic: NetworkBytes | None = None
+        if "critic" in needs:  # a decoder without its output layer, all of which is trained
+            whole = _network_bytes(shape, self.full)
+            head = 0 if shape.tie_word_embeddings else shape.vocab_size * shape.hidden_size * self.full.weights
+            weights = whole.weights - head
+            self.critic = NetworkBytes(weights, weights, 2 * weights, whole.whole - head, whole.layer)
+        sampler = run.sampler
+        self.extra_memory = sampler.extra_memory(run) if isinstance(sampler, Colocated) else None
         """Memory of a separate sampling program with its copy of the weights; None without one."""
-        sampler = self.run.sampler
-        return sampler.extra_memory(self.run) if isinstance(sampler, Colocated) else None
 
     def memory(self) -> Memory:
-        phases = [self._load()]
-        if self.work.answered:
-            phases.append(self._rollout())
+        phases: dict[PhaseName, Parts] = {"load": self._load()}
+        if self.work.written:
+            phases["rollout"] = self._rollout()
         if self.run.algorithm.needs or self.work.scored_before:
-            phases.append(self._log_prob())
-        phases += [self._update(), self._save()]
-        band = BAND["cuda" if self.on_gpu else "cpu"]
-        return Memory(tuple(self._phase(name, parts) for name, parts in phases), band)
-
-    def _phase(self, name: PhaseName, parts: Parts) -> MemoryPhase:
-        """The phase, with the parts that are present in every phase."""
-        parts = {"runtime": self._runtime(), "allocator": self._allocator_overhead(), **parts}
-        return MemoryPhase(name, {part: round(count) for part, count in parts.items() if count})
+            phases["log_prob"] = self._log_prob()
+        phases["update"], phases["save"] = self._update(), self._save()
+        always: Parts = {"runtime": self._runtime(), "allocator": self._allocator_overhead()}
+        found = (
+            MemoryPhase(name, {part: round(count) for part, count in (always | parts).items() if count})
+            for name, parts in phases.items()
+        )
+        return Memory(tuple(found), BAND["cuda" if self.on_gpu else "cpu"])
 
     # ---- resident bytes
-
-    @cached_property
-    def policy(self) -> NetworkBytes:
-        return _network_bytes(self.shape, self.numbers)
-
-    @cached_property
-    def critic(self) -> NetworkBytes | None:
-        """The critic: a decoder without its output layer, all of which is trained."""
-        if "critic" not in self.run.algorithm.needs:
-            return None
-        a, network = self.shape, _network_bytes(self.shape, self.full)
-        head = 0 if a.tie_word_embeddings else a.vocab_size * a.hidden_size * self.full.weights
-        weights = network.weights - head
-        return NetworkBytes(weights, weights, 2 * weights, network.whole - head, network.layer)
-
-    @cached_property
-    def reference(self) -> int:
-        """Bytes of the frozen copy; 0 with adapters, which need none."""
-        needed = "reference" in self.run.algorithm.needs and not self.run.model.lora_rank
-        return self.policy.weights if needed else 0
-
-    @property
-    def on_gpu(self) -> bool:
-        return not self.run.hardware.is_cpu
 
     def _is_offloaded(self, what: str) -> bool:
         """Whether it is moved to CPU memory while idle; never on a CPU."""
@@ -162,25 +128,25 @@ class _Estimate:
 
     # ---- phases
 
-    def _load(self) -> tuple[PhaseName, Parts]:
+    def _load(self) -> Parts:
         """Weights are read before they are sharded, and before a critic drops its output layer."""
         parts, a = self._resident(learnt=False), self.shape
         if self.on_gpu:
-            return "load", parts
+            return parts
         if self.shards > 1:
             parts["weights"] += self.policy.weights
         if self.critic and not a.tie_word_embeddings:
             parts["critic"] += a.vocab_size * a.hidden_size * self.full.weights
         parts["weights"] += self.work.file_bytes
-        return "load", parts
+        return parts
 
-    def _rollout(self) -> tuple[PhaseName, Parts]:
+    def _rollout(self) -> Parts:
         a, w, width = self.shape, self.work, self.numbers.computed
         parts = self._resident()
         if self.extra_memory:
             colocated: Parts = {**parts, "sampler": self.extra_memory.awake_bytes, "batch": w.batch_bytes}
             separate: Parts = {"sampler": self.extra_memory.separate_bytes}  # in a process that holds nothing else
-            return "rollout", max(colocated, separate, key=lambda one: sum(one.values()))
+            return max(colocated, separate, key=lambda one: sum(one.values()))
         per_token = size.kv_bytes_per_token(a, width)
         cached = w.cached_tokens * w.written if self.on_gpu else w.longest * w.written
         layer = per_token // a.num_hidden_layers * w.written * w.longest
@@ -194,9 +160,9 @@ class _Estimate:
         )
         parts["weights"] += self._gathered_bytes(self.policy, all_layers=True) + self._autocast_copy(self.policy)
         parts["batch"] = w.batch_bytes
-        return "rollout", parts
+        return parts
 
-    def _log_prob(self) -> tuple[PhaseName, Parts]:
+    def _log_prob(self) -> Parts:
         """Forward passes without gradients, of the reference, the critic and the policy in turn."""
         a, w = self.shape, self.work
         parts = self._resident(on_device="reference" if self.reference else "critic")
@@ -204,9 +170,9 @@ class _Estimate:
         parts["logits"] = activations.logits(a, w.predicted, self.numbers, HEAD, "scores")
         parts["weights"] += self._gathered_bytes(self.policy) + self._autocast_copy(self.policy)
         parts["batch"] = w.batch_bytes
-        return "log_prob", parts
+        return parts
 
-    def _update(self) -> tuple[PhaseName, Parts]:
+    def _update(self) -> Parts:
         """The update of the policy or of the critic, whichever needs more."""
         logits = activations.logits(
             self.shape, self.work.predicted, self.numbers, HEAD,
@@ -215,7 +181,7 @@ class _Estimate:
         candidates = [self._update_peak(self.policy, self.numbers, logits)]
         if self.critic:
             candidates.append(self._update_peak(self.critic, self.full, 0, on_device="critic"))
-        return "update", max(candidates, key=lambda parts: sum(parts.values()))
+        return max(candidates, key=lambda parts: sum(parts.values()))
 
     def _update_peak(self, network: NetworkBytes, numbers: Numbers, logits: int, on_device: str = "") -> Parts:
         """Peak of a forward and backward pass."""
@@ -256,7 +222,7 @@ class _Estimate:
         """Autocast caches a bfloat16 copy of the weights during a pass; FSDP2 gathers them in bfloat16."""
         return network.weights // 2 if self.numbers.mixed and self.shards == 1 else 0
 
-    def _save(self) -> tuple[PhaseName, Parts]:
+    def _save(self) -> Parts:
         """Rank 0 gathers each tensor into CPU memory; files are written from there without a copy."""
         parts = self._resident()
         if self.shards > 1 and self.on_gpu:
@@ -264,7 +230,7 @@ class _Estimate:
         elif self.shards > 1:
             networks = [network for network in (self.policy, self.critic) if network]
             parts["weights"] += sum(network.weights + network.moments for network in networks)
-        return "save", parts
+        return parts
 
     # ---- what is not tensors
 

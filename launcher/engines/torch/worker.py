@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from launcher.core import activity, checkpoints
+from launcher.core import activity
 from launcher.core.events import Event, Phase, Started, Waiting
 from launcher.engines import process
 from launcher.engines.torch import Torch
@@ -40,9 +40,9 @@ def main() -> int:
 
 def train(run: RunSpec, folder: Path, start: int) -> bool:
     """Load everything, then train; False if a stop was requested."""
-    rank, first = int(os.environ.get("RANK", "0")), start == 0
+    rank = int(os.environ.get("RANK", "0"))
     emit = process.emit if rank == 0 else _discard
-    if first:
+    if not start:
         name, algorithm = f"{folder.parent.name}/{folder.name}", type(run.algorithm).__name__
         emit(Started(run=name, algorithm=algorithm, processes=run.hardware.processes))
         emit(Phase(name="loading"))
@@ -61,13 +61,10 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
     world.init_distributed(device)
     if run.hardware.processes != world.SIZE:
         raise RuntimeError(f"{world.SIZE} processes meet, and the run has {run.hardware.processes}")
-    checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
-    parts = assemble.build_parts(run, device, checkpoint, folder / "refused.jsonl")
-    if first:
-        emit(assemble.loaded_event(parts))
     sync = process.event_log().sync
-    finished = assemble.build_training(run, parts, folder, start, emit, lambda: bool(_signals), sync).train()
-    parts.answerer.close()
+    training = assemble.build_training(run, device, folder, start, emit, lambda: bool(_signals), sync)
+    finished = training.train()
+    training.answerer.close()
     world.destroy_distributed()
     return finished
 

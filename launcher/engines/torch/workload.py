@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.engines.torch.model.blocks import cache_capacity, worth_sharing
@@ -16,81 +15,45 @@ SLOT = {"answers": 16, "pairs": 40, "prompts": 72, "mixed": 72}
 """Bytes of a batch per row and token, padding included: tokens, mask and the algorithm's fields."""
 
 
-@dataclass(frozen=True)
 class Workload:
     """Work of one process, with all prompts and answers of maximum length."""
 
-    prompt: int
-    response: int
-    rows: int
-    """Rows of a micro-batch."""
-    prompts: int
-    """Prompts packed for them: one per row, or one for several answers to it."""
-    parts: int
-    """Micro-batches of an update."""
-    written: int
-    """Answers decoded at the same time; 0 where none are sampled."""
-    waiting: int
-    """Episodes whose keys and values are kept between their turns."""
-    prefilled: int
-    """Prompts prefilled at the same time."""
-    batch_bytes: int
-    file_bytes: int
-    """Bytes of the weights' file that are in memory beside the weights."""
-    reward_bytes: int
-    sampled: bool
-    scored_before: bool
-    """Whether log-probabilities are computed before the update."""
-
-    @property
-    def longest(self) -> int:
-        return self.prompt + self.response
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a micro-batch, packed."""
-        return self.prompts * self.prompt + self.rows * self.response
-
-    @property
-    def predicted(self) -> int:
-        return self.rows * self.response
-
-    @property
-    def shares_prompts(self) -> bool:
-        return self.prompts < self.rows
-
-    @property
-    def answered(self) -> bool:
-        return self.written > 0
-
-    @property
-    def cached_tokens(self) -> int:
-        """KV cache slots of each answer when the last token is decoded."""
-        capacity = cache_capacity(self.prompt)
-        while capacity < self.longest:
-            capacity = cache_capacity(capacity + 1)
-        return capacity
-
-    @classmethod
-    def from_run(cls, run: RunSpec) -> Workload:
-        data, algorithm = run.data, run.algorithm
-        prompt, response = run.longest_parts
-        batch = data.train_batch_size // run.hardware.processes  # prompts or demonstrations
+    def __init__(self, run: RunSpec) -> None:
+        data, algorithm, sampler = run.data, run.algorithm, run.sampler
+        self.prompt, self.response = run.longest_parts
+        self.longest = self.prompt + self.response
         update, per_prompt = run.sequences_per_update, run.sequences_per_prompt
-        rows, prompts = _micro_batch_size(run, update, per_prompt)
-        sampled = min(batch, max(run.sampler.max_num_seqs // run.sampler.n, 1)) if algorithm.sampled else 0
+        self.rows, self.prompts = _micro_batch_size(run, update, per_prompt)
+        """Rows of a micro-batch, and the prompts packed for them: one per row, or one for several answers to it."""
+        self.shares_prompts = self.prompts < self.rows
+        self.tokens = self.prompts * self.prompt + self.rows * self.response
+        """Tokens of a micro-batch, packed."""
+        self.predicted = self.rows * self.response
+        self.parts = -(-update // self.rows)
+        """Micro-batches of an update."""
+        batch = data.train_batch_size // run.hardware.processes  # prompts or demonstrations
+        sampled = min(batch, max(sampler.max_num_seqs // sampler.n, 1)) if algorithm.sampled else 0
         # pairs are compared, not answered: hardly any dataset gives their prompts a ground truth
         held_out = 0 if algorithm.data == "pairs" else _held_out(run)
-        validated = min(held_out, max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
+        validated = min(held_out, max(sampler.max_num_seqs // sampler.val_n, 1))
         many_turns = run.environment.several_turns  # each episode then has its own prompt
-        written = max(sampled * run.sampler.n, validated * run.sampler.val_n)
-        return cls(
-            prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-update // rows), written=written,
-            waiting=written if many_turns else 0, prefilled=written if many_turns else max(sampled, validated),
-            batch_bytes=batch * per_prompt * (prompt + response) * SLOT[algorithm.data],
-            file_bytes=_file_bytes(run.model), reward_bytes=_reward_bytes(run), sampled=algorithm.sampled,
-            scored_before=algorithm.sampled and (not run.on_policy or "old" in algorithm.needs),
-        )  # fmt: skip
+        self.written = max(sampled * sampler.n, validated * sampler.val_n)
+        """Answers decoded at the same time; 0 where none are sampled."""
+        self.waiting = self.written if many_turns else 0
+        """Episodes whose keys and values are kept between their turns."""
+        self.prefilled = self.written if many_turns else max(sampled, validated)
+        """Prompts prefilled at the same time."""
+        self.cached_tokens = cache_capacity(self.prompt)
+        """KV cache slots of each answer when the last token is decoded."""
+        while self.cached_tokens < self.longest:
+            self.cached_tokens = cache_capacity(self.cached_tokens + 1)
+        self.batch_bytes = batch * per_prompt * self.longest * SLOT[algorithm.data]
+        self.file_bytes = _file_bytes(run.model)
+        """Bytes of the weights' file that are in memory beside the weights."""
+        self.reward_bytes = _reward_bytes(run)
+        self.sampled = algorithm.sampled
+        self.scored_before = algorithm.sampled and (not run.on_policy or "old" in algorithm.needs)
+        """Whether log-probabilities are computed before the update."""
 
 
 def _micro_batch_size(run: RunSpec, rows: int, each: int) -> tuple[int, int]:

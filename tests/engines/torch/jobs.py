@@ -24,7 +24,7 @@ from launcher.algorithms.sft import SFT
 from launcher.core.events import HeldOutScores
 from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.network import CausalLM, Network
-from launcher.engines.torch.model.reference import FrozenCopy, Reference, WithoutAdapters
+from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.sharded import Sharded
 from launcher.engines.torch.parallel.strategy import Parallel, full_tensor
@@ -185,10 +185,10 @@ def policy_of(
 ) -> Policy:  # fmt: skip
     """A policy with what its algorithm needs, laid out as `assemble` does it."""
     optim, parallel, algorithm = optim or Optim(lr=1e-3), parallel or Parallel(), algorithm or GRPO()
-    frozen: Reference | None = WithoutAdapters(model) if _adapted(model) and "reference" in algorithm.needs else None
+    frozen = Reference(model) if model.has_adapters and "reference" in algorithm.needs else None
     if reference:
         parallel.shard(reference)
-        frozen = FrozenCopy(reference)
+        frozen = Reference(reference)
     judge = None
     if critic:
         parallel.shard(critic)
@@ -198,17 +198,13 @@ def policy_of(
     return Policy(algorithm, actor, limits or Limits(16), parallel, reference=frozen, critic=judge, **more)
 
 
-def _adapted(model: CausalLM) -> bool:
-    return model.module is not model.base
-
-
 def policy_for(
     kind: str, dtype: str, limits: Limits, parallel: Parallel | None = None, device: torch.device = CPU,
     **values: Any,
 ) -> Policy:  # fmt: skip
     """A small policy of one of ALGORITHMS."""
     algorithm, model = ALGORITHMS[kind], small(dtype, device=device, **values)
-    needs_copy = "reference" in algorithm.needs and not _adapted(model)
+    needs_copy = "reference" in algorithm.needs and not model.has_adapters
     judge = load_critic(replace(SMALL, dtype=dtype), 0, device) if "critic" in algorithm.needs else None
     if judge:
         draw(judge, 0.3, 2)

@@ -74,8 +74,8 @@ def train(folder: Path, rows: Path, *words: str) -> tuple[Path, Mapping[str, flo
         "model=hf", "data=files", f"data.train_files={rows}", f"data.val_files={rows}", "data.train_batch_size=8",
         f"data.max_response_length={LONGEST}", "reward=exact", *words,
     ])  # fmt: skip
-    parts = assemble.build_parts(run, torch.device("cpu"), None, folder / "refused.jsonl")
-    assemble.build_training(run, parts, folder, 0, events.append, lambda: False, lambda: None).train()
+    cpu = torch.device("cpu")
+    assemble.build_training(run, cpu, folder, 0, events.append, lambda: False, lambda: None).train()
     last = [event.metrics for event in events if isinstance(event, Step)][-1]
     return max((folder / "checkpoints").glob("*/policy")), last
 
@@ -100,7 +100,7 @@ def test_answers_end_where_the_template_ends_them(kind: str, tmp_path: Path) -> 
     assert {*answerer.model.tokenizer.convert_ids_to_tokens(answerer.model.eos)} == {*stops.split()}
     prompts = [answerer.encoder.prompt_ids(asked) for asked in ANSWERS]
     decoder = Decoder(answerer.model, TorchSampler(), LONGEST)
-    ours = decoder.answer(make_requests(prompts, np.zeros(len(prompts), np.uint64), 0.0))
+    ours = decoder.answer(make_requests(prompts, np.zeros(len(prompts), np.uint64)), 0.0)
     assert {text.strip() for text in decoder.texts(ours)} <= {*ANSWERS.values()}
     assert [one.turns[0].tokens for one in ours] == by_transformers(saved, prompts)
     if kind == "base":

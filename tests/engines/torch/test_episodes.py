@@ -22,10 +22,10 @@ from launcher.core.settings import settings
 from launcher.data.files import Files
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.decode import Decoder
-from launcher.engines.torch.rollout.episodes import EpisodeRunner, Prompt
+from launcher.engines.torch.rollout.episodes import EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.engines.torch.train.answering import PromptAnswerer, scored
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.collate import collate
 from launcher.engines.torch.train.measure import batch_metrics
@@ -126,7 +126,7 @@ def run(
     model, bridge = chat
     generator = Scripted(model, scripts, most)
     runner = EpisodeRunner(generator, Several(**values), sessions, bridge)
-    asked = [Prompt(ids_of(bridge), ROW, np.array([key], np.uint64)) for key in scripts]
+    asked = [Request(ids_of(bridge), np.array([key], np.uint64), ROW) for key in scripts]
     return runner.run(asked, 1.0), runner, generator
 
 
@@ -155,13 +155,13 @@ def test_a_turn_of_a_decoder_goes_on_with_the_random_numbers_of_the_first(chat: 
     """An answer in two pieces is the answer in one: the streams and the longest length go on."""
     model, bridge = chat
     decoder, prompt, key = Decoder(model, TorchSampler(), 12), ids_of(bridge), np.array([5], np.uint64)
-    (whole,) = decoder.answer([Request(prompt, key, 1.0)])
+    (whole,) = decoder.answer([Request(prompt, key)], 1.0)
     for cut in range(1, len(whole.turns[0].tokens)):
         head = whole.turns[0].tokens[:cut]
-        (tail,) = decoder.answer([Request(prompt + head, key, 1.0, answered=cut)])
+        (tail,) = decoder.answer([Request(prompt + head, key, answered=cut)], 1.0)
         assert head + tail.turns[0].tokens == whole.turns[0].tokens
-    mixed = [Request(prompt, key, 1.0), Request(prompt + whole.turns[0].tokens[:3], key, 1.0, answered=3)]
-    one, other = decoder.answer(mixed)
+    mixed = [Request(prompt, key), Request(prompt + whole.turns[0].tokens[:3], key, answered=3)]
+    one, other = decoder.answer(mixed, 1.0)
     assert one.turns[0].tokens[3:] == other.turns[0].tokens
 
 
@@ -266,37 +266,31 @@ def broken(number: int, turn: int) -> Observation:
     return Observation(ended="environment-fault", reason="the disk is gone") if turn == 2 else several(number, turn)
 
 
-def test_a_fault_is_sampled_anew_and_then_left_without_a_score(chat: tuple[CausalLM, Bridge]) -> None:
-    sessions = Now(broken)
+def test_a_fault_is_sampled_anew_with_another_stream_and_then_left_without_a_score(
+    chat: tuple[CausalLM, Bridge],
+) -> None:
     model, bridge = chat
-    generator = Scripted(model, {})
-    generator.scripts = defaultdict(lambda: iter(["7"] * 20))
-    runner = EpisodeRunner(generator, Several(refills=2), sessions, bridge)
-    (episode,) = runner.run([Prompt(ids_of(bridge), ROW, np.array([1], np.uint64))], 1.0)
-    assert episode.ended == "environment-fault" and episode.fault == "the disk is gone"
-    assert episode.reward is not None and math.isnan(episode.reward)
-    assert sorted(sessions.ended) == [1, 2, 3], "each session is ended"
-    assert runner.pop_metrics()["agent/faults/share"] == 1
-    answerer = PromptAnswerer(generator, Length(), runner)
-    assert answerer.score([episode], [ROW]).faults == ["the disk is gone"]
+    streams = list[int]()
 
-
-def test_what_fails_once_is_sampled_anew_with_another_stream(chat: tuple[CausalLM, Bridge]) -> None:
-    model, bridge = chat
-
-    class Keys(Scripted):
+    class Same(Scripted):
         def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
-            self.seen = [*getattr(self, "seen", []), *(int(request.keys[0]) for request in requests)]
-            return [Turn([self.model.eos[0]], stop="end") for _ in requests]
+            streams.extend(int(request.keys[0]) for request in requests)
+            return [Turn([model.eos[0]], stop="end") for _ in requests]
 
-    generator = Keys(model, {})
-    sessions = Now(
-        lambda number, turn: Observation(ended="environment-fault" if number == 1 else "finished", reason="x")
-    )
-    runner = EpisodeRunner(generator, Several(), sessions, bridge)
-    (episode,) = runner.run([Prompt(ids_of(bridge), ROW, np.array([1], np.uint64))], 1.0)
-    assert (episode.ended, episode.fault, episode.reward) == ("finished", "", 1.0)
-    assert len(set(generator.seen)) == 2
+    def ran(reply: Callable[[int, int], Observation], refills: int) -> tuple[Episode, EpisodeRunner, Now]:
+        streams.clear()
+        runner = EpisodeRunner(Same(model, {}), Several(refills=refills), sessions := Now(reply), bridge)
+        (episode,) = runner.run([Request(ids_of(bridge), np.array([1], np.uint64), ROW)], 1.0)
+        return episode, runner, sessions
+
+    episode, runner, sessions = ran(broken, 2)
+    assert (episode.ended, episode.fault) == ("environment-fault", "the disk is gone") and math.isnan(episode.score)
+    assert sorted(sessions.ended) == [1, 2, 3] and len(set(streams)) == 3, "each session is ended"
+    assert runner.pop_metrics()["agent/faults/share"] == 1
+    (left,) = PromptAnswerer(runner.generator, Length(), runner).score([episode], [ROW])
+    assert left.fault == "the disk is gone" and math.isnan(left.score)
+    once, *_ = ran(lambda number, turn: broken(number, 2) if number == 1 else Observation(ended="finished"), 1)
+    assert (once.ended, once.fault, once.reward) == ("finished", "", 1.0)
 
 
 @pytest.mark.parametrize("final", [Final(fault="raised KeyError"), Final(None)], ids=["fault", "none"])
@@ -304,12 +298,11 @@ def test_the_score_is_the_environments_or_the_rewards_and_never_that_of_a_fault(
     chat: tuple[CausalLM, Bridge], final: Final
 ) -> None:
     episodes, runner, generator = run(chat, Now(several, final), {1: ["7"] * 5 + ["seven"]}, refills=0)
-    scores = PromptAnswerer(generator, Length(), runner).score(episodes, [ROW])
-    (episode,) = scored(episodes, scores)
+    (episode,) = PromptAnswerer(generator, Length(), runner).score(episodes, [ROW])
     if final.fault:
-        assert math.isnan(scores.total[0]) and scores.faults == ["raised KeyError"] and math.isnan(episode.reward or 0)
+        assert math.isnan(episode.score) and episode.fault == "raised KeyError"
     else:
-        assert scores.total == [5.0] == [episode.reward], "the reward scores the last turn"
+        assert (episode.score, episode.fault) == (5.0, ""), "the reward scores the last turn"
 
 
 # ---- tools that take their time
@@ -362,7 +355,7 @@ def test_an_environment_that_never_answers_is_a_timeout(chat: tuple[CausalLM, Br
 def test_what_an_environment_said_is_no_part_of_the_prompt(chat: tuple[CausalLM, Bridge]) -> None:
     """Lengths are those of the prompt, and of what the policy wrote."""
     between = Turn([6, 7, 8, 9], "environment")
-    turns = (Turn([5, 1], stop="end", versions=[0, 0]), between, Turn([9, 5, 1], stop="end", versions=[0, 0, 0]))
+    turns = (Turn([5, 1], stop="end"), between, Turn([9, 5, 1], stop="end"))
     batch = collate([Episode([3, 4, 5], turns, group=0, reward=1.0, ended="finished") for _ in range(2)], chat[0])
     found = batch_metrics(batch, batch, True, 64, [1], 8)
     assert (found["prompt_length/max"], found["response_length/max"], found["prompt_length/clip_ratio"]) == (3, 5, 0)

@@ -115,24 +115,6 @@ def logs(*probabilities: float) -> list[float]:
     return [math.log(p) for p in probabilities]
 
 
-def test_by_hand() -> None:
-    """Two tokens count, a prompt's does not: p 0.5 and 0.2 to the trainer, 0.4 and 0.25 to the sampler."""
-    found = Mismatch(None)
-    found.record_and_weight(batch_of(logs(0.9, 0.5, 0.2), logs(0.1, 0.4, 0.25), [0, 1, 1]))
-    k1 = (math.log(0.4 / 0.5) + math.log(0.25 / 0.2)) / 2
-    k3 = ((0.5 / 0.4 - 1 - math.log(0.5 / 0.4)) + (0.2 / 0.25 - 1 - math.log(0.2 / 0.25))) / 2
-    expected = {
-        "rollout_corr/kl": k1,
-        "rollout_corr/k3_kl": k3,
-        "training/rollout_probs_diff_max": 0.1,
-        "training/rollout_probs_diff_mean": 0.075,
-        "training/rollout_probs_diff_std": math.sqrt(2 * 0.025**2),
-        "training/rollout_actor_probs_pearson_corr": 1.0,  # two points lie on a line
-    }
-    assert found.metrics(CPU) == pytest.approx(expected, abs=1e-12)
-    assert expected.keys() <= described().keys()
-
-
 def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:
     draw = torch.Generator().manual_seed(0)
     old, rollout = (-3 * torch.rand(1, 40, generator=draw, dtype=torch.float64) for _ in range(2))
@@ -144,11 +126,14 @@ def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:
         parts.record_and_weight(batch_of(old[0, cut].tolist(), rollout[0, cut].tolist(), [1] * len(old[0, cut])))
     expected = single.metrics(CPU)
     assert parts.metrics(CPU) == pytest.approx(expected)
-    p, q = old.exp(), rollout.exp()
+    p, q, ratio = old.exp(), rollout.exp(), (old - rollout).exp()
+    assert expected["rollout_corr/kl"] == pytest.approx((rollout - old).mean().item())
+    assert expected["rollout_corr/k3_kl"] == pytest.approx((ratio - 1 - ratio.log()).mean().item())
+    assert expected["training/rollout_probs_diff_mean"] == pytest.approx((p - q).abs().mean().item())
     assert expected["training/rollout_probs_diff_std"] == pytest.approx((p - q).abs().std().item())
     correlation = torch.corrcoef(torch.cat([p, q]))[0, 1].item()
     assert expected["training/rollout_actor_probs_pearson_corr"] == pytest.approx(correlation)
-    assert parts.metrics(CPU) == {}
+    assert parts.metrics(CPU) == {} and expected.keys() <= described().keys()
 
 
 @pytest.mark.parametrize(

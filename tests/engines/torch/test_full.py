@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from launcher.algorithms.dapo import DAPO
-from launcher.algorithms.grpo import GRPO
 from launcher.core.settings import settings
 from launcher.data.refused import RefusedLog
 from launcher.engines.torch.rollout.decode import Decoder
@@ -94,13 +93,6 @@ def test_rounds_take_prompts_anew_and_answers_of_their_own(rolled: Callable[...,
             answers.setdefault(asked[place].ground_truth, []).append(found)
     several = [found for found in answers.values() if len(found) > 1]
     assert several and any(len(set(found)) == len(found) for found in several)
-
-
-def test_who_does_not_ask_for_more_samples_once(rolled: Callable[..., Any]) -> None:
-    for algorithm in (GRPO(), GRPO(min_group_std=0.5), DAPO(max_num_gen_batches=1)):
-        reward = Scored((1,))
-        batch, told = rolled(reward, algorithm)
-        assert (told, len(batch), len(reward.asked)) == ({}, BATCH * N, 1)
 
 
 # ---- spread over processes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,11 @@ from launcher.core.events import Alert, Event, Saved, Step
 from launcher.core.problems import Problems
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
-from launcher.engines.torch.train.loop import Schedule, Training
+from launcher.engines.torch.train.loop import Training
 from launcher.engines.torch.train.policy import Policy, Update
-from launcher.engines.torch.train.save import LastValidation, SaveResult
+from launcher.engines.torch.train.save import SaveResult, TrainingPosition
 from launcher.engines.torch.train.sources import Order
-from launcher.spec.algorithm import AlgorithmState, Batch, Loss, Output
+from launcher.spec.algorithm import Batch, Loss, Output
 
 
 def state(policy: Policy) -> dict[str, Tensor]:
@@ -191,13 +192,11 @@ def gone(jobs: ModuleType) -> Callable[..., Gone]:
             told.append(event)
             held.append(jobs.weights(policy))
 
-        def save(step: int, _: AlgorithmState, __: LastValidation) -> SaveResult:
-            return SaveResult(True)
-
-        run = resolve([*WORDS, *words])
+        saver: Any = SimpleNamespace(save=lambda position: SaveResult(True))
+        run, source = resolve([*WORDS, "trainer.test_freq=-1", *words]), Listed(jobs, policy, changes)
         training = Training(
-            run, policy, Listed(jobs, policy, changes), measured, Schedule(steps, 0, -1, -1), emit, save,
-            lambda: False, {}, LastValidation(),
+            run, policy, None, source, measured, saver, TrainingPosition(0, 0, 0, 60), steps, emit, lambda: False,
+            lambda: None,
         )  # fmt: skip
         try:
             assert training.train()

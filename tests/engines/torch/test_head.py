@@ -67,16 +67,6 @@ def test_values_and_gradients_are_torchs(temperature: float, rows: int, kept: in
         assert (ours - theirs).abs().max() <= 1e-13
 
 
-def test_what_is_kept_and_what_is_made_again_is_the_same_to_the_last_bit(cut: Cut) -> None:
-    found = []
-    for kept in (0, M * V):
-        cut(2, kept)
-        hidden, weight = drawn(torch.float32)
-        scores = token_scores(hidden, weight, TARGET, 0.9)
-        found.append([*scores, *grads(scores, hidden, weight)])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
 @pytest.mark.parametrize(
     ("logits", "expected"),
     [
@@ -162,17 +152,6 @@ def test_every_row_once_within_the_limits_and_groups_whole(seed: int, limits: Li
         else:  # a prompt is counted once, as it is laid down; saved too little, it is laid down again
             tokens = pack(batch.rows(part), share=share).ids.shape[1]
             assert tokens <= limits.tokens * (16 / 15 if share else 1)
-
-
-def test_a_group_that_must_stay_whole_may_be_a_part_of_its_own() -> None:
-    group = torch.tensor([0, 0, 0, 1, 1, 2])
-    mask = torch.tensor([[0.0, 1, 1, 1]]).repeat(6, 1)
-    batch = Batch(torch.zeros(6, 4, dtype=torch.long), torch.full((6,), 4), mask, group)
-    assert micro_batches(batch, Limits(3), whole=True, share=False) == [[0, 1, 2], [3, 4, 5]]
-    assert micro_batches(batch, Limits(2, 8), whole=True, share=False) == [[0, 1, 2], [3, 4], [5]]
-    assert micro_batches(batch, Limits(2, 12), whole=True, share=False) == [[0, 1, 2], [3, 4, 5]]
-    assert micro_batches(batch, Limits(2, 8), whole=False, share=False) == [[0, 1], [3, 4], [2, 5]]
-    assert micro_batches(batch, Limits(2, 10), whole=False, share=True) == [[0, 1, 2], [3, 4], [5]]
 
 
 def test_best_fit_is_nearly_full() -> None:

@@ -18,7 +18,7 @@ from launcher.core import checkpoints
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.movement import SAMPLED, distances, elements, part_of, sample
+from launcher.engines.torch.train.movement import SAMPLED, distances, part_of, sample
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.save import LastValidation, Saver, TrainingPosition, load_optimizers, read_position
 from launcher.models.scratch import Scratch
@@ -120,13 +120,6 @@ PARTS = {
 
 def test_a_weight_belongs_to_a_part() -> None:
     assert {name: part_of(name) for name in PARTS} == PARTS
-
-
-@pytest.mark.parametrize("size", [1, SAMPLED, SAMPLED + 1, 1 << 20])
-def test_the_elements_are_distinct_and_spread(size: int) -> None:
-    found = elements(torch.arange(size))
-    assert len(found) == len(found.unique()) == min(size, SAMPLED)
-    assert found.double().mean().item() == pytest.approx((size - 1) / 2, rel=0.03)
 
 
 def test_a_sample_says_how_far_a_large_weight_moved(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

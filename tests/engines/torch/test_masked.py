@@ -28,6 +28,7 @@ from launcher.engines.torch.train.sums import Sums
 from launcher.engines.torch.train.tally import Tally, mask_unscored, unscored_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import Algorithm, Batch, Largest, Mean
+from launcher.spec.episode import Episode
 from launcher.spec.reward import Answer, Reward, Scores
 
 
@@ -56,17 +57,6 @@ def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Li
     (ours, told), (expected, wanted) = weights
     assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
     assert told == pytest.approx(wanted, rel=1e-9, abs=1e-12)  # means, too, are taken over the others
-
-
-def test_only_the_groups_at_fault_are_left_out(jobs: ModuleType) -> None:
-    model = jobs.small("float64")
-    batch = nonfinite_source(jobs.rollouts_of(model, 1), 5, 6, 20)
-    assert unscored_rows(batch).nonzero()[:, 0].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
-    clean = mask_unscored(batch)
-    assert clean.reward.isfinite().all()
-    assert clean.mask.sum(1).gt(0).tolist() == (~unscored_rows(batch)).tolist()
-    whole = jobs.rollouts_of(model, 1)
-    assert mask_unscored(whole) is whole
 
 
 def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
@@ -150,18 +140,22 @@ def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatc
     found = []
     for order in (0, 1):
         tallies = [Tally(), Tally()]
-        tallies[order].note([3], ["f:3"], Scores([math.nan], {"a": [math.nan]}, ["no"]))
-        tallies[1 - order].note(
-            [0, 0], ["f:0"] * 2, Scores([1.0, 0.0], {"a": [1.0, 0.0], "b": [math.nan, 2.0]}, ["", ""])
-        )
+        tallies[order].note([episode(3, math.nan, "no", a=math.nan)], ["f:3"])
+        tallies[1 - order].note([episode(0, 1.0, a=1.0), episode(0, 0.0, a=0.0, b=2.0)], ["f:0"] * 2)
         held: list[Any] = []
         monkeypatch.setattr(world, "all_gather_object", lambda x, held=held: held.append(x) or [x])
         for tally in tallies:
-            tally.summary()
-        monkeypatch.setattr(world, "all_gather_object", lambda _, held=held: held)
-        found += [tally.summary() for tally in tallies]
+            tally.summary()  # gathers sums, then faults
+        for tally in tallies:
+            replies = iter([held[::2], held[1::2]])
+            monkeypatch.setattr(world, "all_gather_object", lambda _, replies=replies: next(replies))
+            found.append(tally.summary())
     assert all(one == found[0] for one in found)
     assert found[0][0] == {"critic/score/a/mean": 0.5, "critic/score/b/mean": 2.0, "reward/faults": 1.0}
+
+
+def episode(group: int, reward: float, fault: str = "", **parts: float) -> Episode:
+    return Episode([1], (), group, reward=reward, parts=parts, fault=fault)
 
 
 # ---- held out

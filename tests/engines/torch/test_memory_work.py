@@ -9,10 +9,8 @@ import torch
 
 from launcher.config.resolve import resolve
 from launcher.engines.torch.model import head
-from launcher.engines.torch.model.blocks import cache_capacity
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.packing import pack
-from launcher.engines.torch.rollout.kv_cache import GrowingLayer
 from launcher.engines.torch.train.batching import Limits, micro_batches
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size
@@ -49,7 +47,7 @@ def full_batch(each: int) -> Batch:
 def test_no_micro_batch_is_fuller_than_the_estimate_says(algorithm: str, n: int, more: tuple[str, ...]) -> None:
     sampled = [f"sampler.n={n}"] if algorithm == "grpo" else []
     run = resolve([f"algorithm={algorithm}", *WORDS, *sampled, *more])
-    work, batch = Workload.from_run(run), full_batch(n)
+    work, batch = Workload(run), full_batch(n)
     limits = Limits(run.trainer.micro_batch_size_per_gpu, run.trainer.max_tokens_per_gpu)
     parts = micro_batches(batch, limits, whole=run.algorithm.whole_groups, share=True)
     packed = [pack(batch.rows(part)) for part in parts]
@@ -70,12 +68,12 @@ def test_no_micro_batch_is_fuller_than_the_estimate_says(algorithm: str, n: int,
 )
 def test_as_many_answers_are_written_at_a_time(words: tuple[str, ...], written: int) -> None:
     others = [word for word in WORDS if word.partition("=")[0] not in {told.partition("=")[0] for told in words}]
-    assert Workload.from_run(resolve(["algorithm=grpo", *others, *words])).written == written
+    assert Workload(resolve(["algorithm=grpo", *others, *words])).written == written
 
 
 def test_without_held_out_rows_a_run_that_imitates_writes_nothing() -> None:
     run = resolve(["algorithm=sft", *WORDS])
-    assert not Workload.from_run(run).answered
+    assert not Workload(run).written
     assert [phase.name for phase in run.engine.memory(run).phases] == ["load", "update", "save"]  # type: ignore[union-attr]
 
 
@@ -169,15 +167,3 @@ def test_logits_take_what_is_said(rows: int, entropy: bool, what: str, monkeypat
     more = 4 * (2 * rows * 8 + v * 8 + 6 * rows)  # gradients, and what is one number a row
     output = activations.logits(shape, rows, Numbers(4), bounds, what)  # type: ignore[arg-type]
     assert output <= most <= output + more + 64 * 1024
-
-
-def test_a_cache_makes_the_room_that_the_estimate_counts() -> None:
-    """Growing as the estimate's `cached_tokens` does: from the prompt, token by token."""
-    layer, held = GrowingLayer(), cache_capacity(40)
-    layer.update(torch.zeros(1, 1, 40, 2), torch.zeros(1, 1, 40, 2))
-    for _ in range(200):
-        layer.update(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
-    while held < 240:
-        held = cache_capacity(held + 1)
-    assert layer._allocated is not None
-    assert layer._allocated[0].shape[2] == held

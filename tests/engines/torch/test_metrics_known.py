@@ -36,8 +36,8 @@ RUNS = {
 @pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
 def test_every_metric_has_an_entry(words: list[str], tmp_path: Path) -> None:
     run, told = resolve([*SMALL, *words]), list[Event]()
-    parts = assemble.build_parts(run, torch.device("cpu"), None, tmp_path / "refused.jsonl")
-    assemble.build_training(run, parts, tmp_path, 0, told.append, lambda: False, lambda: None).train()
+    cpu = torch.device("cpu")
+    assemble.build_training(run, cpu, tmp_path, 0, told.append, lambda: False, lambda: None).train()
     names = {name for event in told if isinstance(event, Step) for name in event.metrics}
     assert len(names) > 10
     assert not [name for name in sorted(names) if metric(name) is None], "add them to conf/metrics.yaml"

@@ -158,21 +158,6 @@ def test_on_policy_old_is_what_annotate_would_find(tiny: Tiny, jobs: ModuleType)
     assert (ours - theirs).abs().max() < 1e-10
 
 
-def test_annotate_gives_log_probabilities_at_the_temperature(family: Callable[..., Any], jobs: ModuleType) -> None:
-    model, plain = family("llama")
-    batch = jobs.policy_of(model, temperature=0.7, limits=Limits(5)).annotate(
-        jobs.rollouts_of(model, 1), Clock(), on_policy=False
-    )
-    for row in range(len(batch)):
-        length = int(batch.length[row])
-        with torch.no_grad():
-            logits = plain(input_ids=batch.tokens[row : row + 1, :length]).logits[0, :-1] / 0.7
-        expected = logits.log_softmax(-1).gather(1, batch.tokens[row, 1:length, None])[:, 0]
-        answer = batch.mask[row] > 0
-        assert torch.allclose(batch.old[row, answer], expected[answer[1:length]], rtol=0, atol=1e-12)
-        assert (batch.old[row, ~answer] == 0).all()
-
-
 # ---- the optimizer's settings
 
 

@@ -114,11 +114,6 @@ def test_a_model_among_other_rewards_is_loaded_and_told_apart(reward_model: Call
     assert load_reward_models(Exact(), CPU) == Exact()
 
 
-def test_several_outputs_are_refused(reward_model: Callable[..., Path]) -> None:
-    with pytest.raises(Problems, match=r"^reward\.path: the model has 3 outputs; use a model with one$"):
-        ModelScorer(RewardModel(path=str(reward_model(outputs=3))), CPU)
-
-
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Problems, match=r"^reward\.path: '.*' cannot be loaded: "):
         ModelScorer(RewardModel(path=str(tmp_path)), CPU)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from launcher.algorithms.grpo import GRPO
@@ -91,16 +88,6 @@ def test_training_goes_on_to_the_last_bit(
     assert again.model.has_adapters == bool(spec.lora_rank)
     assert train(again, 4, 5) == expected
     assert all(torch.equal(a, b) for a, b in zip(weights(again.model), weights(policy.model), strict=True))
-
-
-def test_the_optimizers_tensors_are_named_by_weight(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
-    policy = policy_of(load_model(TIED, 0, CPU))
-    train(policy, 1, 2)
-    found = load_file(saved(policy, tmp_path) / "state" / "optimizer.safetensors")
-    names = [name for name, _ in policy.model.module.named_parameters()]
-    assert set(found) == {f"{key}.{name}" for key in ("exp_avg", "exp_avg_sq", "step") for name in names}
-    assert all(value.item() == 2 for name, value in found.items() if name.startswith("step."))
-    assert "exp_avg.lm_head.weight" not in found  # tied, it is the embedding
 
 
 # ---- for others
@@ -214,33 +201,6 @@ def test_no_pickle_anywhere(tmp_path: Path, policy_of: PolicyOf, train: Train) -
         if path.suffix == ".safetensors":
             assert head[8:9] == b"{"  # the length of a JSON header, then the header
     assert checkpoints.faults(folder) == []
-
-
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """No file may grow beyond `size` bytes: the system refuses the rest, as a full disk would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_disk_that_takes_no_more_is_the_reason_and_earlier_checkpoints_stay(
-    tmp_path: Path, policy_of: PolicyOf, train: Train
-) -> None:
-    policy = policy_of(load_model(LLAMA, 0, CPU))
-    train(policy, 1, 1)
-    earlier = saved(policy, tmp_path, step=1)
-    train(policy, 2, 2)
-    with full_disk(100_000):  # the weights have 76 kB, the optimizer 152 kB
-        written = Saver(tmp_path, policy, 1).save(TrainingPosition(2, 0, 0, 24))
-    assert not written.done
-    assert written.message.startswith("step_000002 not written: ")
-    assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]  # nothing half-written beside it
-    assert checkpoints.faults(earlier) == []
-    saved(policy, tmp_path, step=2)  # there is room again
 
 
 def test_only_rank_0_writes(tmp_path: Path, policy_of: PolicyOf, monkeypatch: pytest.MonkeyPatch) -> None:

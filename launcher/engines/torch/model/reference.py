@@ -1,4 +1,4 @@
-"""Frozen models beside the policy, which may be offloaded to CPU memory while idle."""
+"""The frozen model beside the policy, which may be offloaded to CPU memory while idle."""
 
 from __future__ import annotations
 
@@ -11,36 +11,26 @@ import torch
 from launcher.engines.torch.model.network import CausalLM, Network
 
 
-class FrozenCopy:
-    """A frozen copy of the initial weights."""
+class Reference:
+    """The reference model of the KL term: a copy of the initial weights, which it freezes, or a policy with adapters,
+    whose own frozen weights are read with the adapters disabled."""
 
     def __init__(self, model: CausalLM, offloaded: bool = False) -> None:
-        self.model, self.offloaded, self.device = model, offloaded, model.device
-        model.requires_grad_(False)
-        model.eval()
-        if offloaded:
+        self.model, self.device, self.offloaded = model, model.device, offloaded and not model.has_adapters
+        if not model.has_adapters:
+            model.requires_grad_(False)
+            model.eval()
+        if self.offloaded:
             model.to("cpu")
 
     @contextmanager
     def on_device(self) -> Iterator[CausalLM]:
-        with moved_to(self.model, self.device, self.offloaded):
-            yield self.model
-
-
-class WithoutAdapters:
-    """The policy's own frozen weights, with its adapters disabled."""
-
-    def __init__(self, model: CausalLM) -> None:
-        self.model = model
-
-    @contextmanager
-    def on_device(self) -> Iterator[CausalLM]:
-        with cast("Any", self.model.module).disable_adapter():
-            yield self.model
-
-
-Reference = FrozenCopy | WithoutAdapters
-"""The reference model of the KL term."""
+        if self.model.has_adapters:
+            with cast("Any", self.model.module).disable_adapter():
+                yield self.model
+        else:
+            with moved_to(self.model, self.device, self.offloaded):
+                yield self.model
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
+from math import fsum
 from typing import TypeVar
 
 import torch
@@ -14,6 +16,7 @@ RANK, SIZE = 0, 1
 """Rank of this process, and number of the training processes; set by `init_distributed`."""
 
 T = TypeVar("T")
+Name = TypeVar("Name")
 TIMEOUT = timedelta(hours=6)  # for a process whose reward is slow, or that writes a large checkpoint
 
 
@@ -60,6 +63,13 @@ def all_gather_object(mine: T) -> list[T]:
     objects: list[T] = [mine] * SIZE
     dist.all_gather_object(objects, mine)
     return objects
+
+
+def add_sums(mine: Mapping[Name, float]) -> dict[Name, float]:
+    """Each of the sums over all processes, exactly rounded. Collective: every process must call it."""
+    parts = all_gather_object(dict(mine))
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: fsum(part.get(name, 0.0) for part in parts) for name in names}
 
 
 def barrier() -> None:

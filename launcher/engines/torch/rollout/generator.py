@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel.strategy import full_tensor
+from launcher.spec.data import Row
 from launcher.spec.episode import Episode, Turn
 from launcher.spec.sampler import Sampler
 
@@ -23,9 +26,12 @@ class Request:
     """A prompt that is to be answered once for each of its random streams."""
 
     prompt: list[int]
-    keys: np.ndarray  # [n] uint64: equal keys give equal answers
-    temperature: float
-    """0 takes the likeliest tokens."""
+    keys: np.ndarray
+    """[n] uint64: equal keys give equal answers, with an environment if it answers equally."""
+    row: Row | None = None
+    """The row of the data that the prompt is of, for an environment or a reward."""
+    group: int | None = None
+    """Number of the prompt, which its episodes have as their group."""
     answered: int = 0
     """Tokens at the end of the prompt that belong to the answer, such as earlier turns: the random streams continue
     after them, and they count towards the answer's maximum length."""
@@ -34,25 +40,10 @@ class Request:
     until the stream is forgotten. Such a request has one key."""
 
 
-def make_requests(prompts: Sequence[list[int]], keys: np.ndarray, temperature: float) -> list[Request]:
+def make_requests(prompts: Sequence[list[int]], keys: np.ndarray) -> list[Request]:
     """Equally many answers to each prompt; `keys` [P * n] are their streams, prompt by prompt."""
     streams = np.split(keys, len(prompts)) if prompts else []
-    return [Request(prompt, stream, temperature) for prompt, stream in zip(prompts, streams, strict=True)]
-
-
-class EpisodesFuture:
-    """The episodes of one request, generated when its result is asked for."""
-
-    def __init__(self, request: Request, generator: Generator) -> None:
-        self.request, self.generator = request, generator
-        self.episodes: list[Episode] | None = None
-
-    def result(self) -> list[Episode]:
-        """One episode for each key. While the request waits, this answers all that wait, which is collective."""
-        if self.episodes is None:
-            self.generator.answer_waiting()
-        assert self.episodes is not None
-        return self.episodes
+    return [Request(prompt, stream) for prompt, stream in zip(prompts, streams, strict=True)]
 
 
 class Generator(ABC):
@@ -60,7 +51,7 @@ class Generator(ABC):
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
         self.model, self.sampler, self.max_new = model, sampler, max_new
-        self.waiting: list[EpisodesFuture] = []
+        self.waiting: list[tuple[Request, Future[list[Episode]]]] = []
 
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:
@@ -68,33 +59,27 @@ class Generator(ABC):
         Collective."""
         yield {}
 
-    def submit(self, requests: Sequence[Request]) -> list[EpisodesFuture]:
-        """Take requests; they wait until a result is asked for."""
-        futures = [EpisodesFuture(request, self) for request in requests]
-        self.waiting += futures
-        return futures
+    def submit(self, requests: Sequence[Request]) -> list[Future[list[Episode]]]:
+        """Take requests, which wait. The result of each one's future is an episode for each of its keys."""
+        taken = [(request, Future[list[Episode]]()) for request in requests]
+        self.waiting += taken
+        return [future for _, future in taken]
 
-    def answer_waiting(self) -> None:
-        """Answer the requests that wait. Collective: a process without requests must call it, too.
+    def answer_waiting(self, temperature: float) -> None:
+        """Answer the requests that wait; temperature 0 takes the likeliest tokens. Collective: a process without
+        requests must call it, too."""
+        taken, self.waiting = self.waiting, []
+        turns = iter(self.generate([request for request, _ in taken], temperature))
+        for request, future in taken:
+            mine = [next(turns) for _ in request.keys]
+            versions = [[self.model.version] * len(turn.tokens) for turn in mine]
+            mine = [replace(turn, versions=each) for turn, each in zip(mine, versions, strict=True)]
+            future.set_result([Episode(request.prompt, (turn,), request.group) for turn in mine])
 
-        Raises `ValueError` where they have several temperatures.
-        """
-        futures, self.waiting = self.waiting, []
-        temperatures = {future.request.temperature for future in futures} or {0.0}
-        if len(temperatures) > 1:
-            raise ValueError(f"requests that wait together have temperatures {sorted(temperatures)}; use one")
-        generated = iter(self.generate([future.request for future in futures], temperatures.pop()))
-        for future in futures:
-            prompt, turns = future.request.prompt, [next(generated) for _ in future.request.keys]
-            versions = [[self.model.version] * len(turn.tokens) for turn in turns]
-            future.episodes = [
-                Episode(prompt, (replace(turn, versions=each),)) for turn, each in zip(turns, versions, strict=True)
-            ]
-
-    def answer(self, requests: Sequence[Request]) -> list[Episode]:
+    def answer(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
         """The episodes of all requests, request by request. Collective, as `answer_waiting` is."""
         futures = self.submit(requests)
-        self.answer_waiting()
+        self.answer_waiting(temperature)
         return [episode for future in futures for episode in future.result()]
 
     def fault(self) -> str:
@@ -123,7 +108,11 @@ class ExportedWeights:
     tensor at a time is gathered, and nothing is written to disk."""
 
     def __init__(self, model: CausalLM) -> None:
-        self.model = model
+        self.model, self.adapters = model, cast("Any", None)
+        if model.has_adapters:
+            from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
+
+            self.adapters = adapters
         shapes = {name: torch.empty(x.shape, dtype=x.dtype, device="meta") for name, x in self._tensors().items()}
         self.stored_otherwise = revert_weight_conversion(model.base, shapes).keys() != shapes.keys()
 
@@ -135,22 +124,13 @@ class ExportedWeights:
             if id(weight) in sent:  # one tensor under two names is stored under the first
                 continue
             sent.add(id(weight))
-            value = full_tensor(self._merged_weight(name, weight).detach())
+            merged = self.adapters.merged_weight(self.model.base, name, weight) if self.adapters else weight
+            value = full_tensor(merged.detach())
             if self.stored_otherwise:  # transformers holds a layer's experts as one tensor, say
                 yield from revert_weight_conversion(self.model.base, {name: value}).items()
             else:
                 yield name, value
 
     def _tensors(self) -> Mapping[str, Tensor]:
-        if not self.model.has_adapters:
-            return self.model.base.state_dict(keep_vars=True)
-        from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
-
-        return adapters.base_weights(self.model.base)
-
-    def _merged_weight(self, name: str, weight: Tensor) -> Tensor:
-        if not self.model.has_adapters:
-            return weight
-        from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late, as above
-
-        return adapters.merged_weight(self.model.base, name, weight)
+        base = self.model.base
+        return self.adapters.base_weights(base) if self.adapters else base.state_dict(keep_vars=True)

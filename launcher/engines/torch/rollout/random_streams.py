@@ -2,7 +2,7 @@
 
 Each answer has its own stream, a function of the run's seed, of the row, epoch and attempt that it answers
 (`train.sources.Order`), and of its number among the answers; number t of it decides token t. So neither batch order,
-nor process count, nor a restart changes what is sampled.
+nor process count, nor a restart, nor the step that asks for it changes what is sampled.
 """
 
 from __future__ import annotations

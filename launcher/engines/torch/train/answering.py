@@ -10,11 +10,13 @@ from torch import Tensor
 
 from launcher.core.episode_record import CalledTool, EpisodeRecord, EpisodeTurn
 from launcher.core.redaction import cut_middle
-from launcher.engines.torch.rollout.episodes import EpisodeRunner, Prompt
+from launcher.engines.torch.rollout.episodes import EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator, Request
+from launcher.engines.torch.train.clock import Clock
+from launcher.engines.torch.train.tally import Tally
 from launcher.spec.data import Row, make_answer
 from launcher.spec.episode import Episode
-from launcher.spec.reward import Reward, Scores, score_safely
+from launcher.spec.reward import Reward, score_safely
 
 
 class PromptAnswerer:
@@ -28,31 +30,31 @@ class PromptAnswerer:
         if self.runner:
             self.runner.close()
 
-    def sample(self, prompts: Sequence[Prompt], temperature: float) -> list[Episode]:
-        """The answers to all prompts, prompt by prompt; an environment's score is in them."""
-        if self.runner:
-            return self.runner.run(prompts, temperature)
-        return self.generator.answer([Request(prompt.ids, prompt.keys, temperature) for prompt in prompts])
+    def answer(self, requests: Sequence[Request], temperature: float, tally: Tally, clock: Clock) -> list[Episode]:
+        """The answers to all prompts, prompt by prompt, with their scores, which the tally notes, too."""
+        with clock("gen"):
+            answer = self.runner.run if self.runner else self.generator.answer
+            episodes = answer(requests, temperature)
+        rows = [request.row for request in requests for _ in request.keys if request.row]
+        with clock("reward"):
+            episodes = self.score(episodes, rows)
+        tally.note(episodes, [row.where for row in rows])
+        return episodes
 
-    def score(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> Scores:
-        """A score for each episode, or NaN and the reason. It is the environment's where that gave one, otherwise the
-        reward's for the last turn; an episode with a fault has none."""
-        open_ = [place for place, one in enumerate(episodes) if not one.fault and _has_no_score(one)]
-        texts = self.generator.texts([episodes[place] for place in open_]) if open_ else []
-        answers = [make_answer(rows[place], text) for place, text in zip(open_, texts, strict=True)]
+    def score(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> list[Episode]:
+        """The episodes with a score each, or NaN and the reason as its fault. It is the environment's where that gave
+        one, otherwise the reward's for the last turn; an episode with a fault has none."""
+        scored = list(episodes)
+        places = [place for place, one in enumerate(episodes) if not one.fault and math.isnan(one.score)]
+        texts = self.generator.texts([episodes[place] for place in places]) if places else []
+        answers = [make_answer(rows[place], text) for place, text in zip(places, texts, strict=True)]
         scores = score_safely(self.reward, answers)
-        return self._merge_scores(episodes, open_, scores) if self.runner else scores
-
-    @staticmethod
-    def _merge_scores(episodes: Sequence[Episode], open_: Sequence[int], scores: Scores) -> Scores:
-        """The environment's scores, with the reward's `scores` of the episodes `open_`, to which it gave none."""
-        total = [math.nan if one.reward is None else one.reward for one in episodes]
-        faults, parts = [one.fault for one in episodes], [dict(one.parts) for one in episodes]
-        for number, place in enumerate(open_):
-            total[place], faults[place] = scores.total[number], scores.faults[number]
-            parts[place] |= {name: values[number] for name, values in scores.parts.items()}
-        names = dict.fromkeys(name for each in parts for name in each)
-        return Scores(total, {name: [each.get(name, math.nan) for each in parts] for name in names}, faults)
+        for number, (place, total, fault) in enumerate(zip(places, scores.total, scores.faults, strict=True)):
+            parts = {name: values[number] for name, values in scores.parts.items()}
+            scored[place] = replace(
+                episodes[place], reward=total, parts={**episodes[place].parts, **parts}, fault=fault
+            )
+        return scored
 
     def texts(self, episodes: Sequence[Episode]) -> list[str]:
         """The text of each episode to display: its answer, or its turns with the environment's observations."""
@@ -60,19 +62,20 @@ class PromptAnswerer:
             return self.generator.texts(episodes)
         return ["\n".join(turn.text for turn in one.turns) for one in episodes]
 
+    def records(
+        self, episodes: Sequence[Episode], characters: int, advantage: Tensor | None = None
+    ) -> list[EpisodeRecord]:
+        """The episodes as people see them, each text of about `characters` at most; `advantage` [B, T] is of their
+        tokens. None without an environment."""
+        if not self.runner:
+            return []
+        return [
+            _record_of(one, characters, None if advantage is None else advantage[row])
+            for row, one in enumerate(episodes)
+        ]
 
-def _has_no_score(one: Episode) -> bool:
-    return one.reward is None or math.isnan(one.reward)
 
-
-def scored(episodes: Sequence[Episode], scores: Scores) -> list[Episode]:
-    """The episodes with their scores and parts."""
-    parts = [dict(zip(scores.parts, values, strict=True)) for values in zip(*scores.parts.values(), strict=True)]
-    rows = zip(episodes, scores.total, parts or [{}] * len(episodes), strict=True)
-    return [replace(one, reward=reward, parts=named) for one, reward, named in rows]
-
-
-def record_of(one: Episode, characters: int, advantage: Tensor | None = None) -> EpisodeRecord:
+def _record_of(one: Episode, characters: int, advantage: Tensor | None = None) -> EpisodeRecord:
     """The episode as people see it, each text of about `characters` at most; `advantage` [T] is of its tokens."""
     turns, position = list[EpisodeTurn](), len(one.prompt)
     for turn in one.turns:

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from launcher.engines.torch.model.blocks import worth_sharing
+from launcher.engines.torch.model.packing import prompt_families
 from launcher.spec.algorithm import Batch
 
 Rows = list[int]
@@ -42,20 +42,12 @@ def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> 
 
 def _parts_by_tokens(batch: Batch, groups: Sequence[Rows], fixed: Sequence[bool], most: int, share: bool) -> list[Rows]:
     length: list[int] = batch.length.tolist()
-    prompt = (batch.mask > 0).double().argmax(1).tolist() if share else [0] * len(batch)
-    ids = batch.tokens.cpu().numpy()
-    beginning = [ids[row, :count].tobytes() for row, count in enumerate(prompt)]
+    prompt, ids, one = (batch.mask > 0).double().argmax(1).tolist(), batch.tokens.cpu().numpy(), [0] * len(batch)
 
     def tokens(rows: Rows) -> int:
         """Tokens of a group's rows, with shared prompts counted once."""
-        families: dict[bytes, Rows] = {}
-        for row in rows:
-            families.setdefault(beginning[row], []).append(row)
-        total = sum(length[row] for row in rows)
-        for family in families.values():
-            shared, whole = prompt[family[0]], sum(length[row] for row in family)
-            total -= shared * (len(family) - 1) if worth_sharing(shared, len(family), whole) else 0
-        return total
+        families = prompt_families(rows, ids, prompt, length, one) if share else []
+        return sum(length[row] for row in rows) - sum(prompt[family[0]] * (len(family) - 1) for family in families)
 
     items = [
         [group] if stays else _fill_in_order([[row] for row in group], lambda rows: tokens(rows) <= most)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -38,47 +38,52 @@ def read_episodes(rows: Sequence[Tokens | Pair], numbers: Sequence[int] | None =
 
 def collate(episodes: Sequence[Episode], model: CausalLM, width: int = 0) -> Batch:
     """The episodes as rows, right-padded to at least `width`. A field that no episode has stays ABSENT."""
-    rows, device = [episode.tokens for episode in episodes], model.device
-    longest = max(width, *map(len, rows))
+    first, device = episodes[0], model.device
 
-    def padded(values: Sequence[Sequence[float]], padding: float, dtype: torch.dtype) -> Tensor:
-        full = [[*row, *[padding] * (longest - len(row))] for row in values]
-        return torch.tensor(full, device=device, dtype=dtype)
+    def padded(rows: Sequence[Sequence[float]], padding: float, dtype: torch.dtype, width: int = 0) -> Tensor:
+        longest = max(width, *map(len, rows))
+        return torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=device, dtype=dtype)
 
-    batch = Batch(
-        tokens=padded(rows, model.tokenizer.pad_token_id, torch.int64),
-        length=torch.tensor([len(row) for row in rows], device=device),
-        mask=padded([episode.mask for episode in episodes], 0, EXACT),
-    )
-    if episodes[0].group is not None:
-        batch = replace(batch, group=torch.tensor([episode.group for episode in episodes], device=device))
-    if episodes[0].reward is not None:
-        reward = torch.tensor([episode.reward for episode in episodes], device=device, dtype=EXACT)
-        preference = torch.tensor([episode.preference for episode in episodes], device=device)
-        batch = replace(batch, reward=reward, preference=preference)
-    if episodes[0].ended is not None:
-        batch = replace(batch, **_turn_fields(episodes, padded, device))
-    if any(turn.logp for episode in episodes for turn in episode.turns):
-        batch = replace(batch, rollout=padded([_rollout_logp(episode) for episode in episodes], 0.0, EXACT))
-    return batch
+    def of_episodes(values: Iterable[float | None], dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.tensor(list(values), device=device, dtype=dtype)
 
-
-def _turn_fields(episodes: Sequence[Episode], padded: Callable[..., Tensor], device: torch.device) -> dict[str, Tensor]:
-    """The batch's fields about turns."""
-    turns = [episode.policy_turns for episode in episodes]
-    width, numbers = max(map(len, turns)), dict[str, int]()
-    states = [[numbers.setdefault(turn.state, len(numbers)) if turn.state else -1 for turn in each] for each in turns]
-    rewards = [[turn.reward for turn in each] for each in turns]
-
-    def filled(rows: Sequence[Sequence[float]], padding: float, dtype: torch.dtype) -> Tensor:
-        full = [[*row, *[padding] * (width - len(row))] for row in rows]
-        return torch.tensor(full, device=device, dtype=dtype)
-
-    return {
-        "turn": padded([_turn_numbers(episode) for episode in episodes], -1, torch.int64),
-        "turn_reward": filled(rewards, 0.0, EXACT),
-        "state": filled(states, -1, torch.int64),
+    tokens = [one.tokens for one in episodes]
+    fields = {
+        "tokens": padded(tokens, model.tokenizer.pad_token_id, torch.int64, width),
+        "length": of_episodes(map(len, tokens)),
+        "mask": padded([one.mask for one in episodes], 0, EXACT, width),
     }
+    if first.group is not None:
+        fields["group"] = of_episodes(one.group for one in episodes)
+    if first.reward is not None:
+        fields["reward"] = of_episodes((one.reward for one in episodes), EXACT)
+        fields["preference"] = of_episodes(one.preference for one in episodes)
+    if first.ended is not None:
+        turns = [one.policy_turns for one in episodes]
+        fields["turn"] = padded(list(map(_turn_numbers, episodes)), -1, torch.int64, width)
+        fields["turn_reward"] = padded([[turn.reward for turn in each] for each in turns], 0.0, EXACT)
+        fields["state"] = padded(_state_numbers(turns), -1, torch.int64)
+    if any(map(_is_logged, episodes)):
+        fields["rollout"] = padded(list(map(_rollout_logp, episodes)), 0.0, EXACT, width)
+    return Batch(**fields)
+
+
+def _state_numbers(turns: Sequence[Sequence[Turn]]) -> list[list[int]]:
+    """A number for the state that each turn began in, equal for equal states; -1 where it is unknown."""
+    numbers = {"": -1}
+    for turn in chain(*turns):
+        numbers.setdefault(turn.state, len(numbers) - 1)
+    return [[numbers[turn.state] for turn in each] for each in turns]
+
+
+def _is_logged(episode: Episode) -> bool:
+    """Whether the program that sampled it told its tokens' log-probabilities."""
+    return any(turn.logp for turn in episode.turns)
+
+
+def _rollout_logp(episode: Episode) -> list[float]:
+    """Log-probability of each token by the program that sampled it; 0 where nobody sampled it."""
+    return [0.0] * len(episode.prompt) + [*chain(*(turn.logp or [0.0] * len(turn.tokens) for turn in episode.turns))]
 
 
 def _turn_numbers(episode: Episode) -> list[int]:
@@ -88,11 +93,3 @@ def _turn_numbers(episode: Episode) -> list[int]:
         numbers += [number if turn.writer == "policy" else -1] * len(turn.tokens)
         number += turn.writer == "policy"
     return numbers
-
-
-def _rollout_logp(episode: Episode) -> list[float]:
-    """Log-probability of each token by the program that sampled it; 0 where nobody sampled it."""
-    logp = [0.0] * len(episode.prompt)
-    for turn in episode.turns:
-        logp += turn.logp or [0.0] * len(turn.tokens)
-    return logp

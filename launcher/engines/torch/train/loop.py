@@ -16,80 +16,75 @@ from launcher.core.problems import Problem, Problems, suggest
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.train import movement
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import mini_batches
 from launcher.engines.torch.train.clock import Clock, perf_metrics
 from launcher.engines.torch.train.measure import batch_metrics, distribution, loss_tokens, shows_distributions
 from launcher.engines.torch.train.policy import Policy, join_updates
-from launcher.engines.torch.train.save import LastValidation, SaveResult
+from launcher.engines.torch.train.save import LastValidation, Saver, TrainingPosition
 from launcher.engines.torch.train.sources import Demonstrations, Rollouts
 from launcher.engines.torch.train.tally import mask_unscored, unscored_rows
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.algorithm import AlgorithmState, Batch
+from launcher.spec.algorithm import Batch
 from launcher.spec.run import RunSpec
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Steps at which to validate and save. Steps count from 1; `start` is the last step already done."""
-
-    steps: int
-    start: int
-    test_freq: int
-    save_freq: int
-    groups_freq: int = 1
-    group_characters: int = 1_000
-
-    def validates(self, step: int) -> bool:
-        return step == self.steps or (self.test_freq > 0 and step % self.test_freq == 0)
-
-    def logs_groups(self, step: int) -> bool:
-        return step in (1, self.steps) or step % self.groups_freq == 0
-
-    def saves(self, step: int) -> bool:
-        return step == self.steps or (self.save_freq > 0 and step % self.save_freq == 0)
 
 
 @dataclass
 class Training:
-    """A running training."""
+    """A training, from the step after its `position` to the last; steps count from 1."""
 
     run: RunSpec
     policy: Policy
+    answerer: PromptAnswerer
     source: Demonstrations | Rollouts
     validation: Validation | None
-    schedule: Schedule
+    saver: Saver
+    position: TrainingPosition
+    steps: int
     emit: Callable[[Event], None]
-    save: Callable[[int, AlgorithmState, LastValidation], SaveResult]
     asked_to_stop: Callable[[], bool]
-    algorithm_state: AlgorithmState  # as `prepare` returned it a step ago
-    validated: LastValidation
+    sync: Callable[[], None]
+    """Returns when all events are on disk."""
     tokens: TokenLog | None = None  # of rank 0
     clock: Clock = field(default_factory=Clock)
     bad_steps: int = 0  # consecutive
 
     def __post_init__(self) -> None:
-        self.phase = self._phase_at_start()
+        self.start = self.position.step
+        self.phase = ""
+        if self.start:  # that in which the step ended, so that a resumed log continues like an uninterrupted one
+            self.phase = "validating" if self.validation and self.validates(self.start) else "update"
+        self.groups_freq, self.group_characters = group_logging(self.run, self.steps, self.policy.actor.nbytes)
+
+    def validates(self, step: int) -> bool:
+        freq = self.run.trainer.test_freq
+        return step == self.steps or (freq > 0 and step % freq == 0)
+
+    def saves(self, step: int) -> bool:
+        freq = self.run.trainer.save_freq
+        return step == self.steps or (freq > 0 and step % freq == 0)
 
     def train(self) -> bool:
         """Train to the last step; False if a stop was requested before it."""
-        schedule = self.schedule
-        if schedule.start == 0 and self.run.trainer.val_before_train and self.validation:
+        if self.start == 0 and self.run.trainer.val_before_train and self.validation:
             self.emit(Step(step=0, metrics=self.validate(0) | self.clock.pop_timings()))
-        elif schedule.start and schedule.saves(schedule.start):  # emitted again: the log was cut just before it
+        elif self.start and self.saves(self.start):  # emitted again: the log was cut just before it
             self.start_phase("saving")
-            self.measure_movement(schedule.start)
-            self.emit(Saved(step=schedule.start, path=saved_path(schedule.start)))
-        for step in range(schedule.start + 1, schedule.steps + 1):
+            self.measure_movement(self.start)
+            self.emit(Saved(step=self.start, path=saved_path(self.start)))
+        for step in range(self.start + 1, self.steps + 1):
             if self.should_stop():
-                return self.save_before_stop(step - 1)
+                if step - 1 > self.start and not self.saves(step - 1):
+                    self.checkpoint(step - 1)
+                return False
             metrics, nonfinite_source = self.step(step)
             if nonfinite_source:  # emitted before the step: a resume from this step would not repeat what follows it
                 share, why = metrics[f"{self.policy.prefix}/skipped_nonfinite"], nonfinite_reason(nonfinite_source)
                 self.alert(step, [f"{share:.0%} of the updates skipped, weights and optimizer kept: {why}"])
             self.emit(Step(step=step, metrics=metrics))
             self.check_finite(step, nonfinite_source)
-            if schedule.saves(step):
+            if self.saves(step):
                 self.checkpoint(step)
         return True
 
@@ -112,9 +107,9 @@ class Training:
         if self.policy.sampled and shows_distributions(step):
             rewards = prepared.reward[~unscored_rows(raw) & (raw.preference == 0)]
             self.emit_distribution(step, "train/core/reward/distribution", rewards)
-        if isinstance(self.source, Rollouts) and self.schedule.logs_groups(step):
+        if isinstance(self.source, Rollouts) and (step in (1, self.steps) or step % self.groups_freq == 0):
             self.log_groups(self.source, step, prepared)
-        if self.validation and self.schedule.validates(step):
+        if self.validation and self.validates(step):
             metrics |= self.validate(step)
         return metrics | self.clock.pop_timings(), nonfinite_source
 
@@ -138,7 +133,7 @@ class Training:
         batch = mask_unscored(batch)
         batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values
         with self.clock("adv"):
-            batch, state = algorithm.prepare(batch, self.algorithm_state, world.all_reduce_sum)  # + advantages
+            batch, state = algorithm.prepare(batch, self.position.algorithm_state, world.all_reduce_sum)  # + advantages
         self.start_phase("update")
         batches = mini_batches(batch, self.run.mini_batches)
         updates = [self.policy.update(mini, step, self.clock) for _ in range(trainer.ppo_epochs) for mini in batches]
@@ -147,7 +142,7 @@ class Training:
         if done.weight_norms is not None:
             self.emit_distribution(step, "train/core/grad_norm/distribution", done.weight_norms, shared=True)
         if not done.nonfinite_source:  # else a non-finite number would stay in the state
-            self.algorithm_state = state
+            self.position = replace(self.position, algorithm_state=dict(state))
             if not any(name.endswith("/grad_norm") for name in done.metrics):
                 self.alert(step, ["nothing to learn from: no token counts in the loss, so no weight moves"])
         if done.log_probs is not None:
@@ -174,9 +169,9 @@ class Training:
         self.alert(step, self.validation.alerts)
         for event in events:
             self.emit(event)
-        if self.validated.step is None:
+        if self.position.validated.step is None:
             self.check_metric(step, metrics)
-        self.validated = LastValidation(step, metrics)
+        self.position = replace(self.position, validated=LastValidation(step, metrics))
         return metrics
 
     def check_metric(self, step: int, metrics: dict[str, float]) -> None:
@@ -198,7 +193,7 @@ class Training:
             self.emit(Alert(step=step, text=line))
 
     def log_groups(self, source: Rollouts, step: int, prepared: Batch) -> None:
-        bounds = self.run.trainer.log_groups, self.schedule.group_characters
+        bounds = self.run.trainer.log_groups, self.group_characters
         for group in source.groups(step, prepared, *bounds):
             self.emit(group)
         try:
@@ -215,28 +210,18 @@ class Training:
         self.start_phase("saving")
         self.measure_movement(step)
         with self.clock("save_checkpoint"):
-            written = self.save(step, self.algorithm_state, self.validated)
+            self.sync()  # the events of these steps must be on disk before the checkpoint
+            self.position = replace(self.position, step=step, epoch=self.source.order.epoch(step))
+            written = self.saver.save(self.position)
         if written.message:
             self.alert(step, [f"checkpoint {written.message}; training goes on"])
         if written.done:
             self.emit(Saved(step=step, path=saved_path(step)))
 
-    def save_before_stop(self, step: int) -> bool:
-        """Save `step` before a requested stop, unless it is saved already."""
-        if step > self.schedule.start and not self.schedule.saves(step):
-            self.checkpoint(step)
-        return False
-
     def should_stop(self) -> bool:
         """Whether any process was asked to stop, so that all stop at the same step."""
         asked = torch.tensor(float(self.asked_to_stop()), device=self.policy.model.device)
         return world.all_reduce_max(asked).item() > 0
-
-    def _phase_at_start(self) -> str:
-        """The phase in which step `start` ended, so that a resumed log continues like an uninterrupted one."""
-        if not self.schedule.start:
-            return ""
-        return "validating" if self.validation and self.schedule.validates(self.schedule.start) else "update"
 
     def start_phase(self, phase: PhaseName) -> None:
         if phase != self.phase:
@@ -253,3 +238,14 @@ def nonfinite_reason(source: str) -> str:
 
 def saved_path(step: int) -> str:
     return f"checkpoints/{checkpoints.name_of(step)}"
+
+
+def group_logging(run: RunSpec, steps: int, trained_bytes: int) -> tuple[int, int]:
+    """Interval of the steps whose groups are logged (1, 2, 5, 10, 20, ...), and characters of each text, so that about
+    25 steps are logged and take about 1 % of the run's folder. The folder holds the weights with AdamW's state and some
+    lines of each step; an event is written twice."""
+    texts = max(run.trainer.log_groups, 1) * (run.sampler.n + 1)
+    room = (3 * trained_bytes + 5_000 * steps) // 200 // texts  # bytes of each text over all steps
+    times = min(max(room // (80 + min(2 * run.data.max_response_length, 300)), 3), 25)
+    freq = next(freq for size in range(19) for digit in (1, 2, 5) if (freq := digit * 10**size) * times >= steps)
+    return run.trainer.log_groups_freq or freq, min(max(room // times - 80, 160), 1_000)

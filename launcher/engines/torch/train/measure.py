@@ -11,8 +11,9 @@ from torch import Tensor
 from launcher.algorithms import ops
 from launcher.core.events import Distribution
 from launcher.engines.torch.parallel import world
+from launcher.engines.torch.train.sums import Sums
 from launcher.engines.torch.train.tally import unscored_rows
-from launcher.spec.algorithm import Batch
+from launcher.spec.algorithm import Batch, Largest, Mean
 
 SHARES = (
     "prompt_length/clip_ratio", "response_length/clip_ratio", "critic/frac_reward_zero_std",
@@ -26,26 +27,26 @@ BINS = 20
 
 
 def mean_max_min(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Mean, maximum and minimum of each tensor's elements, over all processes; none of an empty tensor."""
-    names = list(values)
-    flat = [values[name].double().flatten() for name in names]
-    empty = flat[0].new_full((1,), -torch.inf)
-    sums = world.all_reduce_sum(torch.stack([torch.stack([x.sum(), x.new_tensor(len(x))]) for x in flat]))  # [names, 2]
-    tops = world.all_reduce_max(
-        torch.stack([torch.stack([torch.cat([x, empty]).max(), torch.cat([-x, empty]).max()]) for x in flat])
-    )
-    metrics: dict[str, float] = {}
-    for name, (total, count), (top, bottom) in zip(names, sums.tolist(), tops.tolist(), strict=True):
-        if count:
-            metrics |= {f"{name}/mean": total / count, f"{name}/max": top, f"{name}/min": -bottom}
-    return metrics
+    """Mean, maximum and minimum of each tensor's elements, over all processes; of shares the mean alone, and none of an
+    empty tensor."""
+    sums = Sums(next(iter(values.values())).device)
+    for name, elements in values.items():
+        x = elements.double().flatten()
+        ends = torch.cat([torch.stack([x, -x]), x.new_full((2, 1), -torch.inf)], dim=1).amax(1)
+        mean = Mean(x.sum(), x.new_tensor(len(x)))
+        if name in SHARES:
+            sums.add({name: mean})
+        else:
+            sums.add({f"{name}/mean": mean, f"{name}/max": Largest(ends[0]), f"{name}/min": Largest(ends[1])})
+    means, largest = sums.reduced()
+    return means | {name: -top if name.endswith("/min") else top for name, top in largest.items()}
 
 
 def spreads(values: Mapping[str, Tensor], found: Mapping[str, float]) -> dict[str, float]:
     """Standard deviation (n - 1) of each of SPREADS, and the share of the returns' variance that the critic explains,
     over all processes. `found` has the means: deviations from them lose no digits."""
     centres = {name: found[f"{name}/mean"] for name in SPREADS if f"{name}/mean" in found}
-    flat = {name: values[name].double().flatten() for name in centres}
+    flat = {name: values[name] for name in centres}
     if "critic/values/mean" in found and "critic/returns/mean" in found:
         returns, predicted = values["critic/returns"].double(), values["critic/values"].double()
         flat |= {"returns": returns, "errors": returns - predicted}
@@ -53,8 +54,10 @@ def spreads(values: Mapping[str, Tensor], found: Mapping[str, float]) -> dict[st
         centres |= {"errors": found["critic/returns/mean"] - found["critic/values/mean"]}
     if not flat:
         return {}
-    sums = [torch.stack([(x - centres[name]).square().sum(), x.new_tensor(len(x))]) for name, x in flat.items()]
-    totals = dict(zip(flat, world.all_reduce_sum(torch.stack(sums)).tolist(), strict=True))
+    sums = Sums(next(iter(flat.values())).device)
+    sums.add({name: Mean((x.double() - centres[name]).square().sum(), x.new_tensor(x.numel()))
+              for name, x in flat.items()})  # fmt: skip
+    totals, _ = sums.totals()
     metrics = {}
     for name in SPREADS:
         if name in totals:
@@ -86,7 +89,7 @@ def batch_metrics(
     if max_prompt is not None:
         values["prompt_length/clip_ratio"] = values["prompt_length"] >= max_prompt
     if not sampled:
-        return _shares(mean_max_min(values))
+        return mean_max_min(values)
     values["response_length/clip_ratio"] = answer >= max_response
     if prepared.advantage is not None:
         learnt = loss_tokens(prepared).any(-1)  # [B]
@@ -99,16 +102,7 @@ def batch_metrics(
     computed = {"advantages": prepared.advantage, "returns": prepared.target, "values": prepared.value}
     values |= {f"critic/{name}": x[prepared.mask > 0] for name, x in computed.items() if x is not None}
     metrics = mean_max_min(values)
-    return _shares(metrics | spreads(values, metrics))
-
-
-def _shares(metrics: dict[str, float]) -> dict[str, float]:
-    """Shares by their mean alone."""
-    for name in SHARES:
-        if f"{name}/mean" in metrics:
-            metrics[name] = metrics.pop(f"{name}/mean")
-            del metrics[f"{name}/max"], metrics[f"{name}/min"]
-    return metrics
+    return metrics | spreads(values, metrics)
 
 
 def loss_tokens(batch: Batch) -> Tensor:

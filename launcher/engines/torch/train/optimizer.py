@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,13 +23,14 @@ SPARED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:
 
 
 @dataclass(frozen=True)
-class StepResult:
-    """Result of one optimizer step."""
+class Update:
+    """One optimizer update of the policy, and of the critic where there is one."""
 
-    norm: float  # of the gradient, before it was clipped
-    rate: float
-    nonfinite_source: str  # source of the first non-finite number; empty where the step was taken
+    metrics: Mapping[str, float]
+    nonfinite_source: str = ""  # what was not finite, so that nothing was changed
+    largest: Mapping[str, float] = field(default_factory=dict)  # metrics of which a step has the largest, not the mean
     weight_norms: Tensor | None = None  # [W] of the gradient of each weight, before clipping; on the CPU
+    log_probs: Tensor | None = None  # [B, T] of an on-policy update, before it; otherwise the batch has them
 
 
 class TrainedNetwork:
@@ -49,6 +50,11 @@ class TrainedNetwork:
             weight_decay=optim.weight_decay, fused=True,
         )  # fmt: skip
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the trained weights."""
+        return sum(weight.nbytes for weight in self.weights)
+
     @contextmanager
     def on_device(self, *, learning: bool = False) -> Iterator[Network]:
         """Context in which the network is on its device, and with `learning` its optimizer; both are offloaded
@@ -66,28 +72,31 @@ class TrainedNetwork:
                 state.update({key: value.to(device) for key, value in state.items() if value.ndim})
 
     def optimizer_step(
-        self, step: int, finite: Mapping[str, Tensor], *, idle: bool = False, with_norms: bool = False
-    ) -> StepResult:
+        self, name: str, step: int, finite: Mapping[str, Tensor], *, idle: bool = False, with_norms: bool = False
+    ) -> Update:
         """Step along the accumulated gradient, unless something is not finite: then nothing changes.
 
-        `finite` has for each input of the gradient, in order of computation, whether it is finite: [] bool each.
-        An `idle` step had nothing to learn from, and moves nothing either. `with_norms` measures the gradient of each
-        weight, too.
+        `name` is that of the metrics. `finite` has for each input of the gradient, in order of computation, whether it
+        is finite: [] bool each. An `idle` step had nothing to learn from, and moves nothing either. `with_norms`
+        measures the gradient of each weight, too.
         """
         self.parallel.reduce_gradients(self.weights)
         norms = gradient_norms(self.weights) if with_norms else None
         norm = full_tensor(nn.utils.clip_grad_norm_(self.weights, self.optim.clip_grad)).to(self.device)
         checks = {**finite, "gradient": torch.isfinite(norm)}
         bad_counts = world.all_reduce_sum(torch.stack([(~good).double() for good in checks.values()]))
-        nonfinite_source = next((name for name, count in zip(checks, bad_counts.tolist(), strict=True) if count), "")
+        source = next((what for what, count in zip(checks, bad_counts.tolist(), strict=True) if count), "")
         rate = self.learning_rate(step)
-        if not nonfinite_source and not idle:
+        if not source and not idle:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
             self.network.version += 1
         self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(norm.item(), rate, nonfinite_source, norms)
+        metrics = {f"{name}/lr": rate, f"{name}/skipped_nonfinite": float(bool(source))}
+        if not idle or source:  # else there was no gradient
+            metrics[f"{name}/grad_norm"] = norm.item()
+        return Update(metrics, source, weight_norms=norms)
 
 
 def gradient_norms(weights: Sequence[Tensor]) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 import torch
@@ -19,23 +19,12 @@ from launcher.engines.torch.train.batching import Limits, Rows, micro_batches, s
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.measure import shows_distributions
 from launcher.engines.torch.train.mismatch import Mismatch
-from launcher.engines.torch.train.optimizer import TrainedNetwork
+from launcher.engines.torch.train.optimizer import TrainedNetwork, Update
 from launcher.engines.torch.train.sums import Sums, join_metrics
 from launcher.spec.algorithm import Algorithm, Batch, Largest, Loss, LossMetrics, Mean, Output
 
 LossOf = Callable[[Batch, Packed], tuple[Loss, Tensor]]
 """From a micro-batch and its packing: its loss, and the [B, T] output that the loss was computed from."""
-
-
-@dataclass(frozen=True)
-class Update:
-    """One optimizer update of the policy, and of the critic where there is one."""
-
-    metrics: Mapping[str, float]
-    nonfinite_source: str = ""  # what was not finite, so that nothing was changed
-    largest: Mapping[str, float] = field(default_factory=dict)  # metrics of which a step has the largest, not the mean
-    weight_norms: Tensor | None = None  # [W] of the policy's gradient, at the steps that show distributions
-    log_probs: Tensor | None = None  # [B, T] of an on-policy update, before it; otherwise the batch has them
 
 
 def join_updates(updates: Sequence[Update]) -> Update:
@@ -120,8 +109,8 @@ class Policy:
             with clock("update_critic"), self.critic.on_device(learning=True):
                 critic = self._optimize(self.critic, batch, parts, *critic_args)
             nonfinite = done.nonfinite_source or (critic.nonfinite_source and f"critic's {critic.nonfinite_source}")
-            merged = {**done.metrics, **critic.metrics}, nonfinite, {**done.largest, **critic.largest}
-            done = Update(*merged, done.weight_norms, done.log_probs)
+            metrics, largest = {**done.metrics, **critic.metrics}, {**done.largest, **critic.largest}
+            done = replace(done, metrics=metrics, largest=largest, nonfinite_source=nonfinite)
         return done
 
     def _optimize(
@@ -147,13 +136,9 @@ class Policy:
             for what, values in (*_loss_inputs(part), (output_name, computed), ("loss", loss)):
                 finite[what] &= torch.isfinite(values).all()
         with_norms = name != "critic" and shows_distributions(step)
-        result = trained.optimizer_step(step, finite, idle=not divisor, with_norms=with_norms)
-        skipped = float(bool(result.nonfinite_source))
-        reported = {f"{name}/lr": result.rate, f"{name}/skipped_nonfinite": skipped}
-        if divisor or skipped:  # else there was no gradient
-            reported[f"{name}/grad_norm"] = result.norm
+        done = trained.optimizer_step(name, step, finite, idle=not divisor, with_norms=with_norms)
         means, largest = sums.reduced()
-        return Update(means | reported, result.nonfinite_source, largest, result.weight_norms, log_probs)
+        return replace(done, metrics={**means, **done.metrics}, largest=largest, log_probs=log_probs)
 
     def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         logp, entropy = self.model(packed, self.temperature, self.sampled)

@@ -16,8 +16,8 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.episodes import Prompt
-from launcher.engines.torch.train.answering import PromptAnswerer, record_of, scored
+from launcher.engines.torch.rollout.generator import Request
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows
@@ -69,16 +69,6 @@ def read_rows(
 
 
 @dataclass(frozen=True)
-class Draw:
-    """A row to be answered: its random streams are a function of these three numbers and of the run's seed."""
-
-    row: int
-    epoch: int
-    attempt: int
-    """0 where the row has its turn in the epoch; a unique number for each further draw."""
-
-
-@dataclass(frozen=True)
 class Order:
     """The rows of each step: a pure function of the step, so a restart needs no state."""
 
@@ -94,32 +84,32 @@ class Order:
     def epoch(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch
 
-    def step_rows(self, step: int) -> list[int]:
-        """This process's rows of a step (1-based): every SIZE-th of the batch."""
+    def step_rows(self, step: int, round_: int = 0) -> list[int]:
+        """This process's rows of a step (1-based): every SIZE-th of the batch. In a further round (`round_` > 0) they
+        are drawn from a random order that no epoch has."""
         start = (step - 1) % self.steps_per_epoch * self.batch
-        order = random_streams.row_order(self.seed, self.epoch(step), self.rows) if self.shuffle else range(self.rows)
-        return [int(row) for row in order[start : start + self.batch]][world.RANK :: world.SIZE]
+        rows: np.ndarray = np.arange(start, start + self.batch)
+        if round_:
+            rows = random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)[: self.batch]
+        elif self.shuffle:
+            rows = random_streams.row_order(self.seed, self.epoch(step), self.rows)[rows]
+        return [int(row) for row in rows[world.RANK :: world.SIZE]]
 
-    def draws(self, step: int, round_: int = 0) -> list[Draw]:
-        """This process's rows of a step. In a further round (`round_` > 0) they are drawn from a random order that no
-        epoch has."""
-        epoch = self.epoch(step)
-        if not round_:
-            return [Draw(row, epoch, 0) for row in self.step_rows(step)]
-        attempt = (step - 1) % self.steps_per_epoch * ROUNDS + round_
-        drawn = random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)[: self.batch]
-        return [Draw(int(row), epoch, attempt) for row in drawn][world.RANK :: world.SIZE]
+    def attempt(self, step: int, round_: int) -> int:
+        """Number of a draw among those of its epoch: 0 where a row has its turn, and one of its own for each further
+        round of a step."""
+        return round_ and (step - 1) % self.steps_per_epoch * ROUNDS + round_
 
-    def stream_keys(self, seed: int, draw: Draw, n: int) -> np.ndarray:
-        """[n] uint64 random streams of the answers to a drawn row.
+    def stream_keys(self, seed: int, row: int, epoch: int, attempt: int, n: int) -> np.ndarray:
+        """[n] uint64 random streams of the answers to a row, in whichever step they are asked for.
 
-        They are those of the step in which the row has its turn, so that it does not matter when it is answered.
+        They are numbered by the step in which the row has its turn.
         """
-        turn, round_ = divmod(draw.attempt, ROUNDS)
-        if not draw.attempt:
-            places = random_streams.row_places(self.seed, draw.epoch, self.rows) if self.shuffle else range(self.rows)
-            turn = int(places[draw.row]) // self.batch
-        return random_streams.stream_keys(seed, draw.epoch * self.steps_per_epoch + turn + 1, [draw.row], n, round_)
+        turn, round_ = divmod(attempt, ROUNDS)
+        if not attempt:
+            place = random_streams.row_places(self.seed, epoch, self.rows)[row] if self.shuffle else row
+            turn = int(place) // self.batch
+        return random_streams.stream_keys(seed, epoch * self.steps_per_epoch + turn + 1, [row], n, round_)
 
 
 class Demonstrations:
@@ -213,32 +203,20 @@ class Rollouts:
 
     def _sample_round(self, step: int, round_: int, clock: Clock) -> list[Episode]:
         """Episodes of answered prompts, then of pairs; their group is the row's number in the step."""
-        draws = self.order.draws(step, round_)
-        first = round_ * self.order.batch + world.RANK
-        drawn = [(first + place * world.SIZE, draw, self.rows.tokens[draw.row]) for place, draw in enumerate(draws)]
-        prompts = [(number, draw, row) for number, draw, row in drawn if isinstance(row, Tokens)]
-        pairs = [(number, row) for number, _, row in drawn if isinstance(row, Pair)]
-        episodes = self._answer_prompts(prompts, clock)
-        return episodes + read_episodes([pair for _, pair in pairs], [number for number, _ in pairs])
-
-    def _answer_prompts(self, prompts: Sequence[tuple[int, Draw, Tokens]], clock: Clock) -> list[Episode]:
-        """`sampler.n` scored episodes for each prompt, with its number as their group."""
-        n, temperature = self.generator.sampler.n, self.generator.sampler.temperature
-        if not prompts:
-            return self.answerer.sample([], temperature)  # collective, so called without prompts, too
-        with clock("gen"):
-            requests = [
-                Prompt(row.ids, self.rows.rows[row.row], self.order.stream_keys(self.seed, draw, n))
-                for _, draw, row in prompts
-            ]
-            episodes = self.answerer.sample(requests, temperature)
-        owners = [(number, row.row) for number, _, row in prompts for _ in range(n)]
-        with clock("reward"):
-            rows = [self.rows.rows[row] for _, row in owners]
-            scores = self.answerer.score(episodes, rows)
-        self.tally.note([number for number, _ in owners], [row.where for row in rows], scores)
-        numbered = zip(scored(episodes, scores), owners, strict=True)
-        return [replace(one, group=number, row=row) for one, (number, row) in numbered]
+        rows, n = self.order.step_rows(step, round_), self.generator.sampler.n
+        numbers = range(round_ * self.order.batch + world.RANK, (round_ + 1) * self.order.batch, world.SIZE)
+        epoch, attempt = self.order.epoch(step), self.order.attempt(step, round_)
+        requests, pairs, row_of = list[Request](), dict[int, Pair](), dict(zip(numbers, rows, strict=True))
+        for number, row in row_of.items():
+            tokens = self.rows.tokens[row]
+            if isinstance(tokens, Pair):
+                pairs[number] = tokens
+            else:
+                keys = self.order.stream_keys(self.seed, row, epoch, attempt, n)
+                requests.append(Request(tokens.ids, keys, self.rows.rows[row], number))
+        episodes = self.answerer.answer(requests, self.generator.sampler.temperature, self.tally, clock)
+        answered = [replace(one, row=row_of[one.group or 0]) for one in episodes]
+        return answered + read_episodes(list(pairs.values()), list(pairs))
 
     def logged(self, most: int) -> list[list[int]]:
         """Indices of this process's answers to at most `most` prompts of the step, prompt by prompt: the prompts that
@@ -258,19 +236,18 @@ class Rollouts:
             episodes = [self.episodes[place] for place in mine]
             assert episodes[0].row is not None
             answer = self.rows.answer(episodes[0].row, "")
-            records = tuple(
-                record_of(self.episodes[place], characters, advantage[place]) for place in mine if self.answerer.runner
-            )
             prompt, truth, *texts = (
                 cut_middle(text, characters)
                 for text in (prompt_text(answer), answer.ground_truth or "", *self.answerer.texts(episodes))
             )
+            names = dict.fromkeys(name for one in episodes for name in one.parts)
             events.append(
                 TrainingGroup(
                     step=step, group=number, data_source=answer.data_source, prompt=prompt, ground_truth=truth,
-                    responses=tuple(texts), scores=tuple(_rounded(one.reward) for one in episodes),
-                    parts={name: tuple(_rounded(one.parts[name]) for one in episodes) for name in episodes[0].parts},
-                    advantages=tuple(_rounded(means[place]) for place in mine), episodes=records,
+                    responses=tuple(texts), scores=tuple(_rounded(one.score) for one in episodes),
+                    parts={name: tuple(_rounded(one.parts.get(name, math.nan)) for one in episodes) for name in names},
+                    advantages=tuple(_rounded(means[place]) for place in mine),
+                    episodes=tuple(self.answerer.records(episodes, characters, advantage[mine])),
                 )
             )  # fmt: skip
         return events
@@ -286,8 +263,8 @@ def prompt_text(answer: Answer) -> str:
     return answer.prompt if isinstance(answer.prompt, str) else "\n".join(f"{r}: {c}" for r, c in answer.prompt)
 
 
-def _rounded(value: float | None) -> float:
-    return math.nan if value is None else float(f"{value:.6g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _group_number(sampled: Sampled) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import fsum
 
 import torch
 from torch import Tensor
@@ -29,32 +28,29 @@ class Sums:
             else:
                 self.means[name] = self.means.get(name, 0) + torch.stack([x.double() for x in metric])
 
-    def reduced(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Means and largest values over all processes, without metrics that nothing was counted in. Collective."""
+    def totals(self) -> tuple[dict[str, tuple[float, float]], dict[str, float]]:
+        """Totals with their counts, and largest values, over all processes, without metrics of which nothing was
+        measured. Collective."""
         held = world.all_gather_object((sorted(self.means), sorted(self.largest)))
         mean_names, largest_names = (sorted({name for names in held for name in names[which]}) for which in (0, 1))
         nothing = torch.zeros(2, dtype=torch.float64, device=self.device)
-        if not mean_names and not largest_names:
-            return {}, {}
-        means, largest = dict[str, float](), dict[str, float]()
+        totals, largest = dict[str, tuple[float, float]](), dict[str, float]()
         if mean_names:
-            totals = world.all_reduce_sum(torch.stack([self.means.get(name, nothing) for name in mean_names])).tolist()
-            means = {name: total / count for name, (total, count) in zip(mean_names, totals, strict=True) if count}
+            sums = world.all_reduce_sum(torch.stack([self.means.get(name, nothing) for name in mean_names])).tolist()
+            totals = {name: (total, count) for name, (total, count) in zip(mean_names, sums, strict=True) if count}
         if largest_names:
             least = nothing.new_tensor(-torch.inf)
             tops = world.all_reduce_max(torch.stack([self.largest.get(name, least) for name in largest_names])).tolist()
-            largest = {name: top for name, top in zip(largest_names, tops, strict=True) if top > -torch.inf}
-        return means, largest
+            largest = {name: top for name, top in zip(largest_names, tops, strict=True) if top != -torch.inf}
+        return totals, largest
+
+    def reduced(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Means and largest values over all processes. Collective."""
+        totals, largest = self.totals()
+        return {name: total / count for name, (total, count) in totals.items()}, largest
 
 
 def join_metrics(updates: Sequence[Mapping[str, float]], join: Callable[[Iterable[float]], float]) -> dict[str, float]:
     """Each metric of a step, joined (`fmean`, `max`) over those of its updates that have it."""
     names = dict.fromkeys(name for update in updates for name in update)
     return {name: join([update[name] for update in updates if name in update]) for name in names}
-
-
-def add_sums(parts: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
-    """Total and count of each name over all `parts`, exactly rounded."""
-    names = sorted({name for part in parts for name in part})
-    pairs = {name: [part[name] for part in parts if name in part] for name in names}
-    return {name: (fsum(total for total, _ in each), fsum(count for _, count in each)) for name, each in pairs.items()}

@@ -6,7 +6,7 @@ tokens count in no loss, mean or unit, and other groups learn what they would ha
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.train.sums import add_sums
 from launcher.spec.algorithm import Batch
-from launcher.spec.reward import Scores
+from launcher.spec.episode import Episode
 
 SHOWN = 3  # reasons for missing scores that are reported of one step
 SUMMED = {"rule_based", "rm_based"}  # sums of the scores of rules and of networks
@@ -49,33 +48,35 @@ class Tally:
     parts: list[tuple[int, str, float]] = field(default_factory=list)
     """Group, name and value of each part of each answer that has one."""
 
-    def note(self, groups: Sequence[int], rows: Sequence[str], scores: Scores) -> None:
-        """Scores of some answers, with the group and the row (file:line) of each."""
+    def note(self, episodes: Sequence[Episode], rows: Sequence[str]) -> None:
+        """Scores of some answers, with the row (file:line) of each."""
         self.answers += len(rows)
-        for group, row, reason in zip(groups, rows, scores.faults, strict=True):
-            if reason:
-                self.faults.append((group, row, reason))
-        for name, values in scores.parts.items():
-            self.parts += [(group, name, x) for group, x in zip(groups, values, strict=True) if x == x]
+        for one, row in zip(episodes, rows, strict=True):
+            assert one.group is not None
+            if one.fault:
+                self.faults.append((one.group, row, one.fault))
+            self.parts += [(one.group, name, x) for name, x in one.parts.items() if x == x]
 
     def summary(self, groups: set[int] | None = None) -> tuple[dict[str, float], list[str]]:
         """Metrics, and lines for a person, over all processes; collective. Parts are those of `groups`,
         without the groups that are left out of the step.
         """
-        excluded, sums = {group for group, _, _ in self.faults}, dict[str, tuple[float, int]]()
+        excluded, sums = {group for group, _, _ in self.faults}, defaultdict[tuple[str, str], float](float)
         for group, name, value in self.parts:
             if group not in excluded and (groups is None or group in groups):
-                total, count = sums.get(name, (0.0, 0))
-                sums[name] = total + value, count + 1
-        processes = world.all_gather_object((self.answers, self.faults, sums))
+                sums[name, "total"] += value
+                sums[name, "count"] += 1
+        totals = world.add_sums(sums)
+        means = {name: totals[name, "total"] / totals[name, "count"] for name, _ in totals}
         metrics = {
-            f"train/core/reward/{name}" if name in SUMMED else f"critic/score/{name}/mean": total / count
-            for name, (total, count) in add_sums([sums for _, _, sums in processes]).items()
+            f"train/core/reward/{name}" if name in SUMMED else f"critic/score/{name}/mean": mean
+            for name, mean in means.items()
         }
-        faults = sorted(fault for _, faults, _ in processes for fault in faults)
+        processes = world.all_gather_object((self.answers, self.faults))
+        faults = sorted(fault for _, faults in processes for fault in faults)
         if not faults:
             return metrics, []
-        answers = sum(count for count, _, _ in processes)
+        answers = sum(count for count, _ in processes)
         return metrics | {"reward/faults": float(len(faults))}, _fault_messages(faults, answers, self.excluded)
 
 

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise, takewhile
 
-import numpy as np
-
 from launcher.core.episode_record import EpisodeRecord
-from launcher.core.events import (
-    Event,
-    HeldOutEpisodes,
-    HeldOutScores,
-    Sample,
-)
+from launcher.core.events import Event, HeldOutEpisodes, HeldOutScores, Sample
 from launcher.core.metrics import normal, wilson
 from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.core.rubric import evaluation_of
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.episodes import Prompt
-from launcher.engines.torch.rollout.generator import make_requests
-from launcher.engines.torch.train.answering import PromptAnswerer, record_of, scored
+from launcher.engines.torch.rollout.generator import Request, make_requests
+from launcher.engines.torch.train.answering import PromptAnswerer
+from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows, prompt_text
-from launcher.engines.torch.train.sums import add_sums
 from launcher.engines.torch.train.tally import Tally
 from launcher.spec.data import Row
 from launcher.spec.episode import Episode
@@ -65,7 +57,7 @@ class Validation:
         self.read = [] if self.asked or policy.sampled or generator.fault() else self._first_labelled(min(shown, READ))
         """Places of rows that are answered without a score."""
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
-        self.tally, self.alerts, self.episodes = Tally(), list[str](), list[tuple[int, Episode]]()
+        self.tally, self.alerts, self.episodes = Tally(), list[str](), list[Episode]()
 
     def _can_be_scored(self, row: Row) -> bool:
         """Whether an answer to the row can be scored."""
@@ -94,11 +86,11 @@ class Validation:
 
     def _gather_episodes(self, step: int, seconds: float) -> HeldOutEpisodes:
         """The episodes of all processes, in the order of their rows."""
-        pairs = sorted((one for part in world.all_gather_object(self.episodes) for one in part), key=lambda one: one[0])
-        episodes = [episode for _, episode in pairs]
+        every = (one for part in world.all_gather_object(self.episodes) for one in part)
+        episodes = sorted(every, key=lambda one: one.group or 0)
         names = dict.fromkeys(name for one in episodes for name in one.facts)
         return HeldOutEpisodes(
-            step=step, rewards=tuple(math.nan if one.reward is None else one.reward for one in episodes),
+            step=step, rewards=tuple(one.score for one in episodes),
             turns=tuple(len(one.policy_turns) for one in episodes), outcomes=tuple(str(one.ended) for one in episodes),
             facts={name: tuple(one.facts.get(name, math.nan) for one in episodes) for name in names}, seconds=seconds,
         )  # fmt: skip
@@ -111,7 +103,7 @@ class Validation:
         self.generator.max_new = int(min(max_new, READ_TOKENS, 2 * longest, limit - max(map(len, prompts))))
         try:
             with self.generator.current_weights():
-                answers = self.generator.answer(make_requests(prompts, keys, 0.0))
+                answers = self.generator.answer(make_requests(prompts, keys), 0.0)
         finally:
             self.generator.max_new = max_new
         return [_sample(step, one, None) for one in map(self._with_reference, self.read, self.generator.texts(answers))]
@@ -126,27 +118,43 @@ class Validation:
         return replace(answer, prompt=decode(tokens.ids[:start]), ground_truth=decode(tokens.ids[start:end]))
 
     def _measure_scores(self, step: int) -> tuple[dict[str, float], list[Event]]:
-        sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
+        sums = defaultdict[tuple[str, str], float](float)
         samples, scores = list[Event](), list[tuple[int, str, str, float]]()
-        mine = self.asked[world.RANK :: world.SIZE]
+        mine, n = self.asked[world.RANK :: world.SIZE], self.generator.sampler.val_n
         with self.generator.current_weights():
             for start in range(0, _rows_per_process(len(self.asked)), self.size):
-                for place, answers, totals, records in self._answer_prompts(mine[start : start + self.size], step):
-                    source = self.rows.rows[place].data_source
-                    added = self._prompt_sums(answers, totals)
+                places = mine[start : start + self.size]
+                episodes = self._answer_prompts(places, step)
+                for place, first in zip(places, range(0, len(episodes), n), strict=True):
+                    answered, source = episodes[first : first + n], self.rows.rows[place].data_source
+                    texts = self.answerer.texts(answered)
+                    added = self._prompt_sums(texts, [one.score for one in answered])
                     for name, value in added.items():
-                        sums[source][name] = sums[source].get(name, 0.0) + value
-                    sample = _sample(step, answers[0], totals[0], records)
+                        sums[source, name] += value
+                    records = self.answerer.records(answered[:1], SHOWN)
+                    sample = _sample(step, self.rows.answer(place, texts[0]), answered[0].score, records)
                     if len(samples) < self.shown:
                         samples.append(sample)
-                    if (mean := added.get(f"mean@{len(totals)}")) is not None:
+                    if (mean := added.get(f"mean@{n}")) is not None:
                         scores.append((place, source, prompt_digest(sample.prompt, sample.ground_truth), mean))
         metrics = self._metrics(sums)
         self.alerts = self.tally.summary()[1]
         in_order = sorted(score for part in world.all_gather_object(scores) for score in part)
         return metrics, [*samples, *held_out_scores(step, [score[1:] for score in in_order])]
 
-    def _prompt_sums(self, answers: Sequence[Answer], scores: Sequence[float]) -> dict[str, float]:
+    def _answer_prompts(self, places: list[int], step: int) -> list[Episode]:
+        """`val_n` scored answers to each held-out row. Collective, so called without rows, too."""
+        sampler = self.generator.sampler
+        keys = random_streams.stream_keys(self.seed, -step - 1, places, sampler.val_n)  # no training step's streams
+        requests = [
+            Request(self._prompt(place), streams, self.rows.rows[place], place)
+            for place, streams in zip(places, keys.reshape(len(places), sampler.val_n), strict=True)
+        ]
+        episodes = self.answerer.answer(requests, sampler.val_temperature, self.tally, Clock())
+        self.episodes += episodes if self.answerer.runner else []
+        return episodes
+
+    def _prompt_sums(self, texts: Sequence[str], scores: Sequence[float]) -> dict[str, float]:
         """What one prompt adds to each sum; it adds only to `unscored` where an answer has no score."""
         n = len(scores)
         if not all(map(math.isfinite, scores)):
@@ -156,18 +164,16 @@ class Validation:
         sums = {"prompts": 1.0, f"mean@{n}": mean, "squares": mean * mean, "unlike": not_binary}
         if n > 1:
             sums |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
-            output = [self.answerer.reward.extract_answer(answer.response) for answer in answers]
+            output = list(map(self.answerer.reward.extract_answer, texts))
             sums[f"maj@{n}/mean"] = majority(scores, output)
             sums[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
         return sums
 
-    def _metrics(self, sums: dict[str, dict[str, float]]) -> dict[str, float]:
+    def _metrics(self, sums: Mapping[tuple[str, str], float]) -> dict[str, float]:
         """Means over the prompts of all processes, named `val-core` and `val-aux` as in verl."""
-        metrics: dict[str, float] = {}
-        all_sums = world.all_gather_object(sums)
+        metrics, all_sums = dict[str, float](), world.add_sums(sums)
         for source in self.sources:
-            names = sorted({name for part in all_sums for name in part[source]})
-            totals = {name: math.fsum(part[source].get(name, 0.0) for part in all_sums) for name in names}
+            totals = {name: total for (of, name), total in sorted(all_sums.items()) if of == source}
             prompts, squares, not_binary, unscored = (
                 totals.pop(name, 0.0) for name in ("prompts", "squares", "unlike", "unscored")
             )
@@ -201,54 +207,27 @@ class Validation:
         tokens = self.rows.tokens[place]
         return tokens if isinstance(tokens, Tokens) else tokens.chosen
 
-    def _answer_prompts(
-        self, places: list[int], step: int
-    ) -> Iterator[tuple[int, Sequence[Answer], Sequence[float], list[EpisodeRecord]]]:
-        """Of each held-out row its index, its answers with their scores (NaN where there is none), and the record of
-        the first answer's episode, where there is an environment."""
-        n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
-        keys = random_streams.stream_keys(self.seed, -step - 1, places, n)  # never a training step's streams
-        streams = np.split(keys, len(places)) if places else []
-        prompts = [
-            Prompt(self._prompt(place), self.rows.rows[place], stream)
-            for place, stream in zip(places, streams, strict=True)
-        ]
-        episodes = self.answerer.sample(prompts, temperature)  # collective, so called without prompts, too
-        if not places:
-            return
-        answer_places = [place for place in places for _ in range(n)]
-        rows = [self.rows.rows[place] for place in answer_places]
-        scores, texts = self.answerer.score(episodes, rows), self.answerer.texts(episodes)
-        answers = [self.rows.answer(place, text) for place, text in zip(answer_places, texts, strict=True)]
-        self.tally.note(answer_places, [row.where for row in rows], scores)
-        if self.answerer.runner:
-            self.episodes += zip(answer_places, scored(episodes, scores), strict=True)
-        for number, place in enumerate(places):
-            span = slice(number * n, (number + 1) * n)
-            records = [record_of(one, SHOWN) for one in episodes[span][:1] if self.answerer.runner]
-            yield place, answers[span], scores.total[span], records
-
     def _measure_losses(self, step: int) -> tuple[dict[str, float], list[HeldOutScores]]:
         """`val/loss` and the algorithm's other metrics under `val/`; and the loss of each row."""
         mine = list(enumerate(self.compared))[world.RANK :: world.SIZE]
-        sums, losses = dict[str, tuple[float, float]](), list[tuple[int, str, float]]()
+        sums, losses = defaultdict[tuple[str, str], float](float), list[tuple[int, str, float]]()
         for start in range(0, _rows_per_process(len(self.compared)), self.size):
             rows = mine[start : start + self.size]
             tokens = [row for _, row in rows] or self.compared[:1]
             groups = _sequences(tokens)
             totals, row_losses = self.policy.heldout_losses(collate(read_episodes(tokens), self.policy.model), groups)
             for name, (total, count) in totals.items() if rows else ():
-                previous = sums.get(name, (0.0, 0.0))
-                sums[name] = previous[0] + total, previous[1] + count
+                sums[name, "total"] += total
+                sums[name, "count"] += count
             losses += [(place, _digest(row), loss) for (place, row), loss in zip(rows, row_losses, strict=False)]
-        all_sums = add_sums(world.all_gather_object(sums))
+        all_sums = world.add_sums(sums)
         metrics = {
-            f"val/{name.removeprefix('actor/')}": total / max(count, 1e-300)
-            for name, (total, count) in all_sums.items()
-            if "/loss" not in name
+            f"val/{name.removeprefix('actor/')}": total / max(all_sums[name, "count"], 1e-300)
+            for (name, what), total in all_sums.items()
+            if what == "total" and "/loss" not in name
         }
         in_order = sorted(loss for part in world.all_gather_object(losses) for loss in part)
-        scale = len(in_order) / max(all_sums["loss"][1], 1e-300)  # so that the mean over rows is that over units
+        scale = len(in_order) / max(all_sums["loss", "count"], 1e-300)  # so that the mean over rows is that over units
         return metrics, held_out_scores(step, [("", digest, loss * scale) for _, digest, loss in in_order], "loss")
 
 

@@ -217,7 +217,7 @@ class VllmSampler(Colocated):
             return None
         if shape is None:
             return UNKNOWN
-        work, team = Workload.from_run(run), self.tensor_parallel_size
+        work, team = Workload(run), self.tensor_parallel_size
         copies = (self.n_gpus or run.hardware.processes) // team
         written = min(-(-work.written * run.hardware.processes // copies), self.max_num_seqs)
         groups = min(team, shape.num_key_value_heads)  # more processes than heads hold copies of them

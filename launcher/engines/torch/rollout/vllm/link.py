@@ -1,9 +1,9 @@
-"""Communication between processes that train and processes that sample.
+"""Communication between trainer 0 and the processes that sample.
 
-Ranks are the plan's: trainers first, then samplers. They use the trainers' rendezvous address, and process groups apart
-from the trainers' own. Trainer 0 leads: samplers act only on its messages. JSON and tensors' bytes are sent, never
-code. Weights go from trainer 0 to all samplers at once, between GPUs by NCCL; all else goes through CPU memory. A
-process whose partner has ended fails with `RuntimeError`.
+Trainer 0 has rank 0 here, and samplers the ranks after it. They use the trainers' rendezvous address, and process
+groups apart from the trainers' own. Samplers act only on trainer 0's messages. JSON and tensors' bytes are sent, never
+code. Weights go to all samplers at once, between GPUs by NCCL; all else goes through CPU memory. A process whose
+partner has ended fails with `RuntimeError`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ENDLESS = timedelta(days=365)  # samplers may wait for hours; a process that end
 
 
 class Link:
-    """Connects rank `rank`, one of `trainers` or of the `samplers` after them; collective. `team` consecutive samplers
-    share one tensor-parallel copy: all get the same requests, and the first (its speaker) replies."""
+    """Connects trainer 0 with the `samplers`; collective. `team` consecutive samplers share one tensor-parallel copy:
+    all get the same requests, and the first (its speaker) replies."""
 
-    def __init__(self, rank: int, trainers: int, samplers: int, device: torch.device, team: int = 1) -> None:
+    def __init__(self, rank: int, samplers: int, device: torch.device, team: int = 1) -> None:
         self.rank, self.device, self.team = rank, device, team
-        self.trainers, self.samplers = range(trainers), range(trainers, trainers + samplers)
+        self.samplers = range(1, 1 + samplers)
         self.speakers = self.samplers[::team]
         # a single trainer has no store at this port yet; that of several is served by trainer 0, too
         store = dist.TCPStore(  # type: ignore[attr-defined]  # public, and not marked as that
@@ -39,21 +39,16 @@ class Link:
             wait_for_workers=False, multi_tenant=True,
         )  # fmt: skip
         talk, weights, self._among = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights", "samplers"))
-        self._messages: Any = dist.ProcessGroupGloo(talk, rank, trainers + samplers, ENDLESS)
-        self._weights = None if rank in self.trainers[1:] else self._weights_group(weights)
-
-    def _weights_group(self, store: PrefixStore) -> Any:
-        """Process group of trainer 0 (its rank 0) and the samplers."""
-        rank, size = max(self.rank - len(self.trainers) + 1, 0), len(self.samplers) + 1
-        if self.device.type != "cuda":
-            return dist.ProcessGroupGloo(store, rank, size, TIMEOUT)
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = TIMEOUT
-        return dist.ProcessGroupNCCL(store, rank, size, options)
+        self._messages: Any = dist.ProcessGroupGloo(talk, rank, 1 + samplers, ENDLESS)
+        self._weights: Any = self._messages
+        if device.type == "cuda":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = TIMEOUT
+            self._weights = dist.ProcessGroupNCCL(weights, rank, 1 + samplers, options)
 
     def gather_samplers(self) -> None:
         """Create the samplers' own process group, where vLLM expects it, for tensor parallelism."""
-        rank, size = self.rank - len(self.trainers), len(self.samplers)
+        rank, size = self.rank - 1, len(self.samplers)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=self._among, rank=rank, world_size=size, timeout=TIMEOUT)
@@ -72,10 +67,6 @@ class Link:
         self._messages.recv([data], source, 0).wait()
         node: dict[str, Any] = orjson.loads(data.numpy().tobytes())
         return node
-
-    def send_to_team(self, speaker: int, **node: Any) -> None:
-        for sampler in range(speaker, speaker + self.team):
-            self.send_message(sampler, **node)
 
     # ---- weights
 
@@ -100,33 +91,17 @@ class Link:
         for value in bundle.values():
             self._broadcast(value)
 
-    def receive_weights(self) -> IncomingWeights:
-        return IncomingWeights(self)
+    def receive_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights that trainer 0 sends. All must be received, as it does not stop sending."""
+        while headers := self.receive_message(0)["tensors"]:
+            for name, dtype, shape in headers:
+                value = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+                self._broadcast(value)
+                yield name, value
 
     def _broadcast(self, value: Tensor) -> None:
         """Broadcast a tensor of any number format, as bytes."""
         if value.numel():
             options = dist.BroadcastOptions()
             options.rootRank, options.rootTensor = 0, 0
-            assert self._weights
             self._weights.broadcast([value.view(-1).view(torch.uint8)], options).wait()
-
-
-class IncomingWeights(Iterator[tuple[str, Tensor]]):
-    """Iterator over the weights that trainer 0 sends. All must be received, as it does not stop sending; not a
-    generator, which would be closed when its consumer stops."""
-
-    def __init__(self, link: Link) -> None:
-        self._link, self._finished = link, False
-        self._bundle: list[tuple[str, str, list[int]]] = []
-
-    def __next__(self) -> tuple[str, Tensor]:
-        if not (self._bundle or self._finished):
-            self._bundle = self._link.receive_message(0)["tensors"]
-            self._finished = not self._bundle
-        if self._finished:
-            raise StopIteration
-        name, dtype, shape = self._bundle.pop(0)
-        value = torch.empty(shape, dtype=getattr(torch, dtype), device=self._link.device)
-        self._link._broadcast(value)
-        return name, value

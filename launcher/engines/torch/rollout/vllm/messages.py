@@ -1,4 +1,4 @@
-"""Between trainers and samplers: the description from which vLLM builds the model before its weights arrive, and
+"""Between trainer 0 and samplers: the description from which vLLM builds the model before its weights arrive, and
 requests and answers as messages."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +50,6 @@ def generation_requests(requests: Sequence[Request]) -> list[GenerationRequest]:
         for request in requests
         for key in request.keys
     ]
-
-
-def split_evenly(count: int, before: int, total: int, parts: int) -> list[slice]:
-    """Which of this rank's `count` requests each of `parts` samplers answers. Other ranks have `total` in all, `before`
-    of them on lower ranks: each sampler gets equally many, and consecutive ones, as answers to a prompt share its KV
-    cache."""
-    ends = [min(max(total * part // parts - before, 0), count) for part in range(parts + 1)]
-    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The trainer's side of vLLM in separate processes: it sends them weights and requests, and receives answers.
+"""The trainers' side of vLLM in separate processes: it sends them weights and requests, and receives answers.
 
 This file and `link` do not load vLLM.
 """
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain, pairwise
 
 from launcher.core import activity
 from launcher.core.problems import Problem, Problems
@@ -17,10 +18,10 @@ from launcher.engines.torch.rollout.generator import ExportedWeights, Generator,
 from launcher.engines.torch.rollout.vllm import VllmSampler
 from launcher.engines.torch.rollout.vllm.link import Link
 from launcher.engines.torch.rollout.vllm.messages import (
+    GenerationRequest,
     ModelDescription,
     generation_requests,
     pack_requests,
-    split_evenly,
     unpack_turns,
 )  # fmt: skip
 from launcher.engines.torch.train.policy import Policy
@@ -29,26 +30,27 @@ from launcher.spec.run import RunSpec
 
 
 class RemoteVllmGenerator(Generator):
-    """Generates in vLLM's own processes. Its methods are collective: every trainer must call them."""
+    """Generates in vLLM's own processes. Its methods are collective: every trainer must call them, and trainer 0 asks
+    for all."""
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
         self.exported = ExportedWeights(policy.model)
-        team = sampler.tensor_parallel_size
-        self.link = Link(world.RANK, world.SIZE, sampler.n_gpus, policy.model.device, team)
+        device, team = policy.model.device, sampler.tensor_parallel_size
+        self.link = None if world.RANK else Link(0, sampler.n_gpus, device, team)
         self.sent: int | None = None  # optimizer steps of the weights that the samplers have; None without weights
         self._command(**asdict(ModelDescription.from_model(run, sampler, policy.model)))
         with activity.reported("vLLM starts"):
             self._check_replies()
 
     def _command(self, **node: object) -> None:
-        if world.RANK == 0:
+        if self.link:
             for sampler in self.link.samplers:
                 self.link.send_message(sampler, **node)
 
     def _check_replies(self) -> None:
         """Receive a reply of each sampler. Raises the `Problems` they report."""
-        if world.RANK == 0:
+        if self.link:
             replies = [self.link.receive_message(sampler)["problems"] for sampler in self.link.samplers]
             nodes = (node | {"about": tuple(node["about"])} for reply in replies for node in reply)  # a list in JSON
             if problems := dict.fromkeys(Problem(**node) for node in nodes):
@@ -59,7 +61,7 @@ class RemoteVllmGenerator(Generator):
         began = time.perf_counter()
         if self.sent != self.model.version:
             self._command(do="take")
-            if world.RANK == 0:
+            if self.link:
                 self.link.send_weights(self.exported)
             else:
                 for _ in self.exported:  # gathering a sharded tensor is collective
@@ -69,13 +71,22 @@ class RemoteVllmGenerator(Generator):
         yield {"timing_s/update_weights": time.perf_counter() - began}
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
-        mine, link = generation_requests(requests), self.link
-        counts = world.all_gather_object(len(mine))
-        parts = split_evenly(len(mine), sum(counts[: world.RANK]), sum(counts), len(link.speakers))
-        self._command(do="write")
-        for speaker, part in zip(link.speakers, parts, strict=True):
-            link.send_to_team(speaker, **pack_requests(mine[part], temperature, self.model.eos))
-        return [answer for speaker in link.speakers for answer in unpack_turns(link.receive_message(speaker))]
+        by_rank = world.all_gather_object(generation_requests(requests))
+        turns = self._ask([*chain(*by_rank)], temperature) if self.link else []
+        first = sum(map(len, by_rank[: world.RANK]))
+        return world.all_gather_object(turns)[0][first : first + len(by_rank[world.RANK])]
+
+    def _ask(self, requests: Sequence[GenerationRequest], temperature: float) -> list[Turn]:
+        """Answers by all samplers. Each copy gets equally many requests, and consecutive ones, as answers to a prompt
+        share its KV cache."""
+        assert self.link
+        speakers, team = self.link.speakers, self.link.team
+        ends = [len(requests) * part // len(speakers) for part in range(len(speakers) + 1)]
+        for speaker, (start, end) in zip(speakers, pairwise(ends), strict=True):
+            message = pack_requests(requests[start:end], temperature, self.model.eos)
+            for sampler in range(speaker, speaker + team):
+                self.link.send_message(sampler, do="write", **message)
+        return [turn for speaker in speakers for turn in unpack_turns(self.link.receive_message(speaker))]
 
     def close(self) -> None:
         self._command(do="end")

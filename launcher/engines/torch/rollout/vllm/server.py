@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 
     from launcher.engines.torch.rollout.vllm.engine import VllmModel
     from launcher.engines.torch.rollout.vllm.link import Link
-    from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, ModelDescription
-    from launcher.spec.episode import Turn
+    from launcher.engines.torch.rollout.vllm.messages import ModelDescription
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def sample(run: RunSpec) -> None:
     sampler = run.sampler
     assert isinstance(sampler, VllmSampler)
     team = sampler.tensor_parallel_size
-    link = Link(int(os.environ["RANK"]), run.hardware.processes, sampler.n_gpus, device, team)
+    link = Link(int(os.environ["RANK"]) - run.hardware.processes + 1, sampler.n_gpus, device, team)
     if team > 1:
         link.gather_samplers()
     serve(link, lambda description: VllmModel(run, sampler, description, sleeps=False))
@@ -65,14 +65,14 @@ def serve(link: Link, start: Callable[[ModelDescription], VllmModel]) -> None:
 
     with _report_problems(link):
         copy = start(messages.ModelDescription(**link.receive_message(0)))
-    while (do := link.receive_message(0)["do"]) != "end":
-        if do == "take":
+    while (message := link.receive_message(0))["do"] != "end":
+        if message["do"] == "take":
             _load_weights(link, copy)
             continue
-        received = [messages.unpack_requests(link.receive_message(trainer)) for trainer in link.trainers]
-        for trainer, turns in zip(link.trainers, _generate(copy, received), strict=True):
-            if link.rank in link.speakers:
-                link.send_message(trainer, **messages.pack_turns(turns))
+        requests, temperature, ends = messages.unpack_requests(message)
+        turns = copy.generate(requests, temperature, ends) if requests else []
+        if link.rank in link.speakers:
+            link.send_message(0, **messages.pack_turns(turns))
     copy.close()
 
 
@@ -88,26 +88,12 @@ def _report_problems(link: Link) -> Iterator[None]:
 
 
 def _load_weights(link: Link, copy: VllmModel) -> None:
-    weights = link.receive_weights()
+    weights = chain(link.receive_weights())  # which no consumer that stops can close
     with _report_problems(link):
         try:
             copy.load_weights(weights)
-        except Problems:
+        finally:
             deque(weights, maxlen=0)  # the trainer sends them all before it receives
-            raise
-        deque(weights, maxlen=0)
-
-
-def _generate(
-    copy: VllmModel, received: Sequence[tuple[list[GenerationRequest], float, list[int]]]
-) -> list[list[Turn]]:
-    """Generate the answers of all trainers together; a trainer without requests has no temperature."""
-    requests = [one for mine, _, _ in received for one in mine]
-    if not requests:
-        return [[] for _ in received]
-    temperature, ends = next((warmth, ends) for mine, warmth, ends in received if mine)
-    answers = iter(copy.generate(requests, temperature, ends))
-    return [[next(answers) for _ in mine] for mine, _, _ in received]
 
 
 def _own_device(run: RunSpec) -> torch.device:
