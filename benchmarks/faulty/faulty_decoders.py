@@ -11,7 +11,7 @@ from torch import Tensor
 
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.generator import Request
-from launcher.engines.torch.train.collate import collate
+from launcher.engines.torch.train.batching import collate
 from launcher.spec.episode import Episode, Turn
 
 

@@ -25,8 +25,7 @@ from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import make_requests
-from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.collate import collate
+from launcher.engines.torch.train.batching import Limits, collate
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 from launcher.models.scratch import Scratch

@@ -32,9 +32,8 @@ from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure, movement
 from launcher.engines.torch.train.answering import PromptAnswerer
-from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.batching import Limits, collate, read_episodes
 from launcher.engines.torch.train.clock import Clock
-from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows

@@ -12,7 +12,7 @@ import torch
 from launcher.engines.torch.model.attention import Call
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.packing import pack
-from launcher.engines.torch.train.collate import collate
+from launcher.engines.torch.train.batching import collate
 from launcher.spec.algorithm import Batch
 
 LENGTHS = (9, 3, 5, 9, 4, 7, 2)  # unsorted, some equal, all but two longer than the sliding windows of 3

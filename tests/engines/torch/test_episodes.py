@@ -26,8 +26,7 @@ from launcher.engines.torch.rollout.episodes import EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer
-from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.collate import collate
+from launcher.engines.torch.train.batching import Limits, collate
 from launcher.engines.torch.train.measure import batch_metrics
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import Environment, Final, Observation, Outcome, Sessions, Spoken

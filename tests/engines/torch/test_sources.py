@@ -21,9 +21,8 @@ from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.generator import Request, make_requests
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer
-from launcher.engines.torch.train.batching import mini_batches
+from launcher.engines.torch.train.batching import collate, mini_batches, read_episodes
 from launcher.engines.torch.train.clock import Clock
-from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.engines.torch.train.tally import mask_unscored
 from launcher.spec.data import Row

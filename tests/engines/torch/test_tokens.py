@@ -21,7 +21,7 @@ from launcher.config.resolve import resolve
 from launcher.core.events import Alert, Event, Step, TrainingGroup
 from launcher.engines.torch import assemble
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.train.collate import collate
+from launcher.engines.torch.train.batching import collate
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.server.tokens import NAME, answer_lines, tokens_in
 from launcher.spec.episode import Episode, Turn

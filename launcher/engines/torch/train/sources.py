@@ -18,8 +18,8 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Request
 from launcher.engines.torch.train.answering import PromptAnswerer
+from launcher.engines.torch.train.batching import EXACT, collate, read_episodes
 from launcher.engines.torch.train.clock import Clock
-from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.spec.algorithm import Algorithm, Batch, Kind

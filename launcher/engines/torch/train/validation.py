@@ -18,8 +18,8 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Request, make_requests
 from launcher.engines.torch.train.answering import PromptAnswerer
+from launcher.engines.torch.train.batching import collate, read_episodes
 from launcher.engines.torch.train.clock import Clock
-from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows, prompt_text
 from launcher.engines.torch.train.tally import Tally
