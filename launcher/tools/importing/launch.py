@@ -97,27 +97,32 @@ def import_launch(launch: Launch, placeholders: Sequence[str] = ()) -> ImportedL
     return imported
 
 
-@dataclass(frozen=True)
-class _Composed:
-    """A launch's words, and the config that verl composes of them."""
-
-    words: list[str]
-    """The arguments of `rlrun train`, without verl's defaults."""
-    given: set[str]
-    """Keys that the words set, by today's names too."""
-    implied: list[str]
-    """Verl's values of keys that are not set, as arguments, where a setting of ours stands for the key."""
-    config: Mapping[str, Any]
-    known: Set[str]
-    """Keys of verl's own files."""
-
-
 def _import_training(imported: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
-    parsed = _compose_launch(imported, program, placeholders)
-    choices = ["engine=verl", *_choices(program, parsed.given, parsed.config), *_environment(imported, placeholders)]
-    typed = [SourcedOverride(word, f"{imported.name}: {word}", "recipe") for word in [*choices, *parsed.words]]
-    found, added = _with_defaults(typed, parsed.implied)
-    found = _pass_on(imported, found, parsed.config, parsed.known)
+    known_words = _drop_unknown(imported, _without_flags(imported, program), placeholders)
+    chosen, others = _split_choices(imported, _with_missing(imported, known_words, program), program)
+    choosing = [*(word for word in others if word.startswith("-")), *chosen]
+    own_config = dict(walk(compose(choosing, program).config, lists=False))  # by verl's files alone
+    settings = _without_plus(imported, [word for word in others if word not in choosing], own_config)
+    new_words, problems = as_passed_on(settings, program, chosen)
+    result = compose([*choosing, *filter(None, new_words)], program)
+    imported.problems += [one.within(imported.name) for one in problems if not table().named.get(one.where)]
+    imported.problems += [one.within(imported.name) for one in result.problems if one.code != "conflicting-settings"]
+
+    renamed = dict(zip(settings, new_words, strict=True))
+    extra = _extra_model_words(result.config, renamed)
+    is_known = {word: bool(new) or key_of(word) in table().named for word, new in renamed.items()}  # by verl, or by us
+    words = [*_strategy(chosen, program), *(word for word in renamed if word not in extra and is_known[word])]
+    words += [f"{EXTRA}={literal([*extra.values()])}"] if extra else []
+    given = {key_of(word) for word in [*words, *new_words]}
+    implied = [
+        argument_of(key, value)
+        for key, value in walk(result.config, lists=False)
+        if key not in given and _has_counterpart(key, value) and not (extra and key.startswith(REWARD_MODEL))
+    ]
+    words = ["engine=verl", *_choices(program, given, result.config), *_environment(imported, placeholders), *words]
+    typed = [SourcedOverride(word, f"{imported.name}: {word}", "recipe") for word in words]
+    found, added = _with_defaults(typed, implied)
+    found = _pass_on(imported, found, result.config, own_config.keys())
     imported.run = found.run
     imported.problems = [*dict.fromkeys([*imported.problems, *(one.within(imported.name) for one in found.problems)])]
     without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
@@ -128,38 +133,6 @@ def _import_training(imported: ImportedLaunch, program: Program, placeholders: S
         Replacement(word.where.removeprefix(f"{DEFAULT}: "), f"{DEFAULT}, said as {word.text}")
         for word in arguments if word.where.startswith(DEFAULT)
     ]  # fmt: skip
-
-
-def _compose_launch(imported: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> _Composed:
-    typed = _with_processes(imported, _drop_unknown(imported, _without_flags(imported, program), placeholders), program)
-    chosen, typed = _split_choices(imported, _with_server(imported, typed, program), program)
-    flags = [word for word in typed if word.startswith("-")]
-    base_config = dict(walk(compose([*flags, *chosen], program).config, lists=False))
-    settings = _without_plus(imported, [word for word in typed if word not in flags], base_config)
-    new_words, problems = as_passed_on(settings, program, chosen)
-    result = compose([*flags, *chosen, *filter(None, new_words)], program)
-    imported.problems += [one.within(imported.name) for one in problems if not table().named.get(one.where)]
-    imported.problems += [one.within(imported.name) for one in result.problems if one.code != "conflicting-settings"]
-    renamed = dict(zip(settings, new_words, strict=True))
-    extra = _extra_model_words(result.config, renamed)
-    words = [*_strategy(chosen, program), *(word for word in renamed if word not in extra and _is_known(word, renamed))]
-    words += [f"{EXTRA}={literal([*extra.values()])}"] if extra else []
-    keys = {key_of(word) for word in [*words, *new_words]}
-    return _Composed(words, keys, _implied(result.config, keys, bool(extra)), result.config, base_config.keys())
-
-
-def _is_known(word: str, renamed: Mapping[str, str]) -> bool:
-    """Whether verl still has the key, or a setting of ours stands for it."""
-    return bool(renamed[word]) or key_of(word) in table().named
-
-
-def _implied(config: Mapping[str, Any], given: Set[str], extra_model: bool) -> list[str]:
-    """Verl's values of keys that are not set, as arguments; an `extra_model` for rewards has its keys passed on."""
-    return [
-        argument_of(key, value)
-        for key, value in walk(config, lists=False)
-        if key not in given and _has_counterpart(key, value) and not (extra_model and key.startswith(REWARD_MODEL))
-    ]
 
 
 def _extra_model_words(config: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, str]:
@@ -251,9 +224,10 @@ def _name_argument(imported: ImportedLaunch, word: str, parts: Sequence[str]) ->
 def _reason_to_omit(word: str, parts: Sequence[str]) -> str:
     """Why the word is left out; empty where it stays. `parts` of its value are known only when the script runs."""
     key, equals, value = word.partition("=")
-    is_translated = key in table().named
-    if is_secret_name(key) and not is_translated and not re.fullmatch(r"[\d.]*|true|false|null", value.lower()):
-        return f"{key} is left out, as it is a secret"
+    is_translated, is_setting = key in table().named, "." in key  # a variable of the environment has no dot
+    is_number = is_setting and re.fullmatch(r"[\d.]*|true|false|null", value.lower())
+    if is_secret_name(key) and not is_translated and not is_number:
+        return f"{key} is left out, as it is a secret" + ("" if is_setting else "; set it in your shell")
     if parts:
         return f"{word} is left out; only running the script tells {', '.join(parts)}"
     if equals and not value.strip("'\"") and (is_translated or key in TAKEN):
@@ -332,37 +306,28 @@ def _without_plus(imported: ImportedLaunch, words: Sequence[str], known: Mapping
     return cleaned
 
 
-def _with_server(imported: ImportedLaunch, words: list[str], program: Program) -> list[str]:
-    """The words, with an inference server where they choose none: verl has no default."""
-    if program != "ppo" or SERVER in map(key_of, words):
-        return words
-    imported.changes.append(Replacement(SERVER, "the script names no inference server, and verl has no default; vllm"))
-    return [*words, f"{SERVER}=vllm"]
-
-
-def _with_processes(imported: ImportedLaunch, words: list[str], program: Program) -> list[str]:
-    """The words, with the numbers of machines and GPUs that torchrun gets, where they set none."""
-    keys = {key_of(word) for word in words}
+def _with_missing(imported: ImportedLaunch, words: list[str], program: Program) -> list[str]:
+    """The words, with what they do not set: an inference server, as verl has no default, and the numbers of machines
+    and GPUs that torchrun gets."""
+    keys, added = {key_of(word) for word in words}, list[str]()
+    if program == "ppo" and SERVER not in keys:
+        message = "the script names no inference server, and verl has no default; vllm"
+        imported.changes.append(Replacement(SERVER, message))
+        added.append(f"{SERVER}=vllm")
     for option, key in (("nproc-per-node", "trainer.n_gpus_per_node"), ("nnodes", "trainer.nnodes")):
         count = imported.launch.processes.get(option, "")
         if program == "sft" and key not in keys and count.isdecimal():
-            words.append(f"{key}={count}")
             imported.changes.append(Replacement(f"torchrun --{option}={count}", f"taken as {key}={count}"))
-    return words
+            added.append(f"{key}={count}")
+    return [*words, *added]
 
 
 def _environment(imported: ImportedLaunch, placeholders: Sequence[str]) -> list[str]:
-    variables = {}
-    for name, value in imported.launch.environment.items():
-        if name in SHELL:
-            continue
-        if is_secret_name(name):
-            imported.notes.append(f"{imported.name}: {name} is left out, as it is a secret; set it in your shell")
-        elif any(part and part in value for part in placeholders):
-            imported.notes.append(f"{imported.name}: {name} is left out; only running the script tells its value")
-        else:
-            variables[name] = value
-    return [f"engine.env={literal(variables)}"] if variables else []
+    variables = {name: value for name, value in imported.launch.environment.items() if name not in SHELL}
+    words = [f"{name}={value}" for name, value in variables.items()]
+    kept = {key_of(word) for word in _drop_unknown(imported, words, placeholders)}
+    kept_variables = {name: value for name, value in variables.items() if name in kept}
+    return [f"engine.env={literal(kept_variables)}"] if kept_variables else []
 
 
 # ---- what is not typed
