@@ -66,6 +66,7 @@ def plan(request: StartRequest) -> Page:
 def submit(request: StartRequest) -> Submitted:
     """Start a new run. Raises `Problems` with all that `plan` would find, before anything is written."""
     run = ready_from(request.arguments, request.config_dir).run
+    assert run
     trainer = run.trainer
     config = ["--config-dir", str(request.config_dir)] if request.config_dir else []
     folder = _new_folder(run)

@@ -19,7 +19,7 @@ from launcher.models.scratch import Scratch
 from launcher.preflight.checks import memory
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.disk import checkpoint_bytes
-from launcher.preflight.checks.memory_fit import cheapest, value_of, with_settings
+from launcher.preflight.checks.memory import cheapest, value_of, with_settings
 from launcher.preflight.checks.steps import enough_epochs, has_own_rows
 from launcher.spec.data import prompt_turns
 from launcher.spec.run import RunSpec
@@ -119,10 +119,6 @@ def _batch(context: Context) -> int:
     return max(min(smaller, default) // unit, 1) * unit
 
 
-def _epochs(context: Context) -> int | None:
-    return None if context.run.trainer.total_training_steps else enough_epochs(context)
-
-
 def _test_freq(context: Context) -> int | None:
     """The frequency of a few validations, where the held-out rows come from the training files (data.val_share)."""
     steps = context.steps
@@ -137,7 +133,8 @@ def _save_freq(context: Context) -> int | None:
 
 FITS: dict[str, Callable[[Context], Any]] = {
     "model.alphabet": _alphabet, BATCH: _batch,
-    "trainer.total_epochs": _epochs, "trainer.test_freq": _test_freq, "trainer.save_freq": _save_freq,
+    "trainer.total_epochs": lambda of: None if of.run.trainer.total_training_steps else enough_epochs(of),
+    "trainer.test_freq": _test_freq, "trainer.save_freq": _save_freq,
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from launcher.spec.data import ENDINGS, Dataset, OnDataProgress, RefusedRow, Row
 from launcher.spec.run import RunSpec
 
 LOOKED_AT = 100  # rows of a file
+_KINDS_OF_FORMATS: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
 _ALGORITHMS: dict[Kind, str] = {
     "answers": "algorithm=sft",
     "pairs": "algorithm=dpo",
@@ -81,14 +82,15 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     model_words = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
     words = [*data_words, *model_words, "sampler.n=8", *(word for word in overrides if word not in algorithm)]
     if not algorithm:
-        algorithm = [_ALGORITHMS[kind or holds or _kind_of_format(overrides) or _kind_of_rows(what, words, config_dir)]]
+        formats = [word.partition("=")[2] for word in overrides if word.startswith("data.format=")]
+        known = kind or holds or next((_KINDS_OF_FORMATS.get(name) for name in formats), None)
+        algorithm = [_ALGORITHMS[known or _kind_of_rows(what, words, config_dir)]]
     run = resolve([*algorithm, *words], config_dir)
-    name = _without_ending(Path(what).name) if data_words[0] == "data=files" else what
+    name = what
+    if data_words[0] == "data=files":
+        ending = next((ending for ending in ENDINGS if what.lower().endswith(ending)), "")
+        name = Path(what).name[: -len(ending) or None]
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model)
-
-
-def _without_ending(file: str) -> str:
-    return next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
 
 
 def _choice_words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
@@ -118,12 +120,6 @@ def _read_kind(file: Path) -> Kind:
     return kind
 
 
-def _kind_of_format(overrides: Sequence[str]) -> Kind | None:
-    """The usual kind of rows of `data.format`; None where it is not given, or has none."""
-    kinds: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
-    return next((kinds.get(word.partition("=")[2]) for word in overrides if word.startswith("data.format=")), None)
-
-
 def _kind_of_rows(what: str, words: Sequence[str], config_dir: Path | None) -> Kind:
     has_keys = any(word.startswith(("data.prompt_key=", "data.response_key=")) for word in words)
     settings = resolve(["algorithm=sft", *words], config_dir).data if has_keys else Files()
@@ -150,7 +146,10 @@ def unread(found: Chosen, watch: OnDataProgress) -> list[CheckResult]:
 
 def inspect_rows(file: str, settings: Files) -> Kind:
     """The kind of a file's first rows, read with `settings`. Raises `Problems` where they are of none."""
-    rows = _first_rows(file)
+    first = list(islice(read_rows(file), LOOKED_AT))
+    if not (rows := [row for row in first if isinstance(row, RawRow)]):
+        reason = f": {first[0].reason}" if first and isinstance(first[0], RefusedRow) else ""
+        raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
     if paired := sum(_has(row, "chosen", "rejected") for row in rows):
         return "pairs" if paired == len(rows) else "mixed"
     graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in rows)
@@ -159,15 +158,6 @@ def inspect_rows(file: str, settings: Files) -> Kind:
     if isinstance(as_answers, RefusedRow) and isinstance(as_prompts, RefusedRow):
         raise Problems(Problem(as_answers.where, as_answers.reason, "use prompt and response", "bad-row"))
     return "prompts" if graded or isinstance(as_answers, RefusedRow) else "answers"
-
-
-def _first_rows(file: str) -> list[RawRow]:
-    rows = list(islice(read_rows(file), LOOKED_AT))
-    readable = [row for row in rows if isinstance(row, RawRow)]
-    if not readable:
-        reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
-        raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
-    return readable
 
 
 def _has(row: RawRow, *keys: str) -> bool:

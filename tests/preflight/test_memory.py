@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.preflight.checks import memory, memory_fit
+from launcher.preflight.checks import memory
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.run import RunSpec
 
@@ -92,7 +92,7 @@ def test_advice_is_a_valid_run_that_takes_what_is_said(words: tuple[str, ...]) -
     run = run_of(*words)
     limit = memory.limit(run.hardware)
     assert limit
-    offer = memory_fit.cheapest(run, limit)
+    offer = memory.cheapest(run, limit)
     assert offer and offer.prices
     named = {told.partition("=")[0] for told in offer.words}
     typed = [word for word in words if word.partition("=")[0] not in named]
@@ -115,8 +115,8 @@ def test_the_largest_micro_batch_that_fits_is_chosen() -> None:
     run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256")
     exact = run.engine.memory(replace(run, trainer=replace(run.trainer, micro_batch_size_per_gpu=100)))
     assert exact
-    found = memory_fit.cheapest(run, exact.at_most_bytes, [memory_fit.MICRO])
-    assert found and found.changes == {memory_fit.MICRO: 64}
+    found = memory.cheapest(run, exact.at_most_bytes, [memory.MICRO])
+    assert found and found.changes == {memory.MICRO: 64}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_largest_micro_batch_that_fits_is_chosen() -> None:
 )
 def test_what_fits_nowhere_here_is_told_what_it_takes(words: tuple[str, ...], needed: str) -> None:
     run = run_of(*words, "data=gsm8k")
-    offer = memory_fit.cheapest(run, memory.limit(run.hardware) or 0)
+    offer = memory.cheapest(run, memory.limit(run.hardware) or 0)
     assert offer and any(word.startswith(needed) for word in offer.words), offer
 
 
@@ -136,11 +136,11 @@ def test_settings_that_are_not_valid_together_are_not_advised() -> None:
     """One process has nothing to shard, SFT has no critic, bfloat16 needs no mixed precision."""
     batch = ["data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256"]
     run = run_of("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8", *batch)
-    offer = memory_fit.cheapest(run, peak(run))
+    offer = memory.cheapest(run, peak(run))
     words = offer.words if offer else ()
     assert words
     assert not any("fsdp2" in word or "offload" in word or "mixed" in word or "lora" in word for word in words)
-    assert memory_fit.cheapest(run, 2**20) is None
+    assert memory.cheapest(run, 2**20) is None
     assert memory.check_memory(run, 2**20)[0].fix.startswith("use more GPUs with engine.strategy=fsdp2")
 
 

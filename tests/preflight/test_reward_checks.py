@@ -14,7 +14,7 @@ from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problems
 from launcher.preflight.checks import reward, reward_trial
 from launcher.preflight.checks.context import Context
-from launcher.preflight.plan import page
+from launcher.preflight.plan import problems
 from launcher.spec.run import RunSpec
 from launcher.tools.reward_bench import AnswerKind, BenchReport, bench, run_of
 
@@ -64,7 +64,7 @@ def refused(*words: str) -> list[str]:
 
 
 def output(run: RunSpec) -> list[str]:
-    return [result.line for result in page(Context(run, run.hardware.is_cpu)).results if result.level == "FAIL"]
+    return [str(problem) for problem in problems(run, here=False)]
 
 
 @pytest.mark.parametrize(

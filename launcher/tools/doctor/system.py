@@ -1,8 +1,7 @@
-"""The system's limits, hidden GPUs, and the name by which processes of this machine find each other."""
+"""The system's limits, and the name by which processes of this machine find each other."""
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import socket
@@ -19,25 +18,11 @@ GB = 1 << 30
 LITTLE_SHARED = GB
 FEW_FILES, FILES = 128, 1024
 SHARED_MEMORY = Path("/dev/shm")
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def check() -> list[CheckResult]:
-    hidden = check_visible_devices(os.environ.get(VISIBLE), len(machine.query_gpus().found))
     host = check_hostname(socket.gethostname())
-    return [*hidden, check_shared_memory(SHARED_MEMORY), _open_files(), *_cores(), _sandbox(), host]
-
-
-def check_visible_devices(value: str | None, count: int) -> list[CheckResult]:
-    """GPUs that CUDA_VISIBLE_DEVICES hides: CUDA ignores everything from the first unknown entry on."""
-    words = [part.strip() for part in (value or "").split(",")]
-    absent = [word for word in words if int(word) >= count] if all(map(str.isdigit, words)) else []
-    if value is not None and count and words in ([""], ["-1"]):
-        return [CheckResult("WARN", VISIBLE, f"hides all GPUs, which are {count}", f"unset {VISIBLE}")]
-    if not absent:
-        return []
-    fix = f"use {VISIBLE}={','.join(map(str, range(count)))}" if count else f"unset {VISIBLE}"
-    return [CheckResult("FAIL", VISIBLE, f"names {', '.join(absent)}; this machine has {count}", fix)]
+    return [check_shared_memory(SHARED_MEMORY), _open_files(), *_cores(), _sandbox(), host]
 
 
 def check_shared_memory(mount: Path) -> CheckResult:

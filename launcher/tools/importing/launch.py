@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.defaults import REASONS
-from launcher.config.names.table import Translation, table
+from launcher.config.names.table import table
 from launcher.config.nodes import flat, walk
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.resolve import Resolution, resolve_request
@@ -40,6 +40,7 @@ OWN = (
     "trainer.run_root", "trainer.logger", "trainer.keep_last", "cluster", "engine.offload", "engine.mixed_precision",
 )  # fmt: skip
 """Settings of ours that do not take verl's defaults."""
+_OWN_BEGINNINGS = tuple(f"{name}." for name in OWN)
 DEFAULT = "verl's default"
 REWARD_MODEL = "reward.reward_model."
 SERVER = "actor_rollout_ref.rollout.name"
@@ -109,9 +110,15 @@ def _import_training(imported: ImportedLaunch, program: Program, placeholders: S
     imported.problems += [one.within(imported.name) for one in result.problems if one.code != "conflicting-settings"]
 
     renamed = dict(zip(settings, new_words, strict=True))
-    extra = _extra_model_words(result.config, renamed)
+    reward = result.config.get("reward") or {}
+    scores_with_model = reward.get("reward_model", {}).get("enable")  # then the function is the run's reward
+    passes_on = scores_with_model and reward.get("custom_reward_function", {}).get("path")
+    extra = {word: new for word, new in renamed.items() if passes_on and key_of(new).startswith(REWARD_MODEL)}
     is_known = {word: bool(new) or key_of(word) in table().named for word, new in renamed.items()}  # by verl, or by us
-    words = [*_strategy(chosen, program), *(word for word in renamed if word not in extra and is_known[word])]
+    words = list(chosen) if program == "ppo" else []  # another `model_engine` is passed on
+    if any(word.endswith("megatron") for word in chosen):
+        words = ["engine.strategy=megatron"]
+    words += [word for word in renamed if word not in extra and is_known[word]]
     words += [f"{EXTRA}={literal([*extra.values()])}"] if extra else []
     given = {key_of(word) for word in [*words, *new_words]}
     implied = [
@@ -135,14 +142,6 @@ def _import_training(imported: ImportedLaunch, program: Program, placeholders: S
     ]  # fmt: skip
 
 
-def _extra_model_words(config: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, str]:
-    """The words for a reward model, by the script's, where a reward function of the script scores with it: then the
-    function is the run's reward, and the model is passed on in `engine.extra`."""
-    reward = config.get("reward") or {}
-    enabled = reward.get("reward_model", {}).get("enable") and reward.get("custom_reward_function", {}).get("path")
-    return {word: new for word, new in renamed.items() if enabled and key_of(new).startswith(REWARD_MODEL)}
-
-
 def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> tuple[Resolution, list[str]]:
     """The run of the typed words and verl's defaults, and the defaults that it neither refuses nor leaves unread."""
     remaining = [word for word in implied if key_of(word) != UNREAD]
@@ -150,7 +149,9 @@ def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> 
         defaults = [SourcedOverride(word, f"{DEFAULT}: {word}", "recipe") for word in remaining]
         resolved = resolve_request(RunRequest([*defaults, *typed]))
         new_words = {one.typed.text: one.words for one in resolved.taken if one.typed in defaults}
-        wrong_keys = {problem.where for problem in resolved.problems} | _unread(resolved.run)
+        wrong_keys = {problem.where for problem in resolved.problems}
+        if resolved.run:
+            wrong_keys |= {result.subject for result in unread.check(Context(resolved.run, here=False))}
         removed = [
             word for word in remaining
             if EXTRA in (ours := new_words.get(word, (word,))) or wrong_keys & {key_of(word), *map(key_of, ours)}
@@ -181,11 +182,6 @@ def _pass_on(imported: ImportedLaunch, resolved: Resolution, wanted: Mapping[str
         imported.changes.append(Replacement(word, f"{origin}passed on to {PROJECT}, as no setting here says just that"))
     exact = resolve_request(RunRequest([*others, passed]))
     return replace(exact, taken=resolved.taken)
-
-
-def _unread(run: RunSpec | None) -> set[str]:
-    """Keys of settings that are given and that the run does not read."""
-    return {result.subject for result in unread.check(Context(run, here=False))} if run else set()
 
 
 # ---- the script's words
@@ -282,13 +278,6 @@ def _split_choices(imported: ImportedLaunch, typed: Sequence[str], program: Prog
     return [*chosen.values()], [word for word in typed if word not in chosen.values()]
 
 
-def _strategy(chosen: Sequence[str], program: Program) -> list[str]:
-    """The arguments of `rlrun train` for verl's choices; another `model_engine` is passed on."""
-    if any(word.endswith("megatron") for word in chosen):
-        return ["engine.strategy=megatron"]
-    return list(chosen) if program == "ppo" else []
-
-
 _CHOICES: Mapping[Program, Sequence[str]] = {"sft": ("engine", "optim"), "ppo": ("model_engine",)}
 _BACKEND = ("actor_rollout_ref.actor.strategy", "model_engine", "--config-name")
 
@@ -336,11 +325,8 @@ def _environment(imported: ImportedLaunch, placeholders: Sequence[str]) -> list[
 def _has_counterpart(key: str, value: Any) -> bool:
     """Whether a setting of ours stands for this key of verl's and has to take its default `value`."""
     meanings = [meaning for meaning in table().named.get(key, ()) if key in meaning.names.get(PROJECT, ())]
-    return value not in (None, "???", [], {}) and any(map(_is_setting, meanings))
-
-
-def _is_setting(meaning: Translation) -> bool:
-    return bool(meaning.ours) and not any(f"{meaning.ours[0]}.".startswith(f"{own}.") for own in OWN)
+    ours = [f"{meaning.ours[0]}." for meaning in meanings if meaning.ours]
+    return value not in (None, "???", [], {}) and not all(name.startswith(_OWN_BEGINNINGS) for name in ours)
 
 
 def _choices(program: Program, given: set[str], config: Mapping[str, Any]) -> list[str]:

@@ -126,7 +126,8 @@ def find_differences(first: ModelFolder, other: ModelFolder) -> list[Problem]:
         for key, left, right in settings if left != right
     ]  # fmt: skip
     faults += _tensor_differences(first, other)
-    if not _have_same_tokens(first.path, other.path):
+    shared = next((name for name in TOKENIZER if all((one.path / name).is_file() for one in (first, other))), None)
+    if shared and _read_tokens(first.path / shared) != _read_tokens(other.path / shared):
         faults.append(f"its tokenizer knows other tokens than {first.given}'s")
     return [Problem(other.given, fault, "use models of one kind") for fault in faults]
 
@@ -143,12 +144,6 @@ def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
     if formats := [f"{a.name} {b.dtype} for {a.dtype}" for a, b in pairs if a.is_float != b.is_float]:
         faults.append(f"other formats than {first.given}'s: {list_few(formats)}")
     return faults
-
-
-def _have_same_tokens(first: Path, other: Path) -> bool:
-    """Whether every id is the same token in both; true where one has no tokenizer."""
-    shared_files = [name for name in TOKENIZER if (first / name).is_file() and (other / name).is_file()]
-    return not shared_files or _read_tokens(first / shared_files[0]) == _read_tokens(other / shared_files[0])
 
 
 def _read_tokens(path: Path) -> object:

@@ -175,7 +175,11 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         output.copy_neighbours(base.path, draft)
         output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
         show("writing", size, size)
-        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, _find_lost(draft, base))
+        written, notes = open_model(str(draft)).tensors, list[Problem]()
+        if lost := [name for name in base.tensors if name not in written]:
+            got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
+            notes.append(Problem(base.given, got, "add them from the base if they are needed"))
+        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, notes)
 
 
 def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
@@ -191,14 +195,6 @@ def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
         got = f"peft cannot merge it into {base.given}: {shortened(error_message(error), 300)}"
         fix = "use its own base, and the adapter as peft saved it"
         raise Problems(Problem(adapter.given, got, fix, "bad-file")) from error
-
-
-def _find_lost(draft: Path, base: ModelFolder) -> list[Problem]:
-    """A note on the tensors of the base that the written model lacks."""
-    written = open_model(str(draft)).tensors
-    lost = [name for name in base.tensors if name not in written]
-    got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
-    return [Problem(base.given, got, "add them from the base if they are needed")] if lost else []
 
 
 # ---- both
