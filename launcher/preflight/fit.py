@@ -45,11 +45,7 @@ def fit_settings(asked: Context, given: Collection[str]) -> Context:
     for name, fit in FITS.items():  # each depends on the values chosen before it
         if name not in given and (value := fit(asked)) is not None and value != value_of(asked.asked, name):
             asked = _apply(asked, ((name, value),))
-    if asked.model_problems:
-        return asked
-    run, fitted = asked.run, _fit_memory(asked.run, given)
-    return _apply(asked, tuple((name, value_of(fitted, name)) for name in (*memory.SETTINGS, "data.val_share")
-                                 if value_of(fitted, name) != value_of(run, name)))  # fmt: skip
+    return asked if asked.model_problems else _apply(asked, tuple(_fit_memory(asked.run, given).items()))
 
 
 def _apply(context: Context, changes: tuple[tuple[str, Any], ...]) -> Context:
@@ -138,17 +134,19 @@ FITS: dict[str, Callable[[Context], Any]] = {
 }  # fmt: skip
 
 
-def _fit_memory(run: RunSpec, given: Collection[str]) -> RunSpec:
-    """The cheapest run that fits; the same where none does, or memory is unknown. On a CPU, where memory is rarely
-    short, a run that fits is not changed. If only validation does not fit and was not asked for, no rows are held
-    out: their answers need all weights on each process."""
-    limit = memory.limit(run.taken)
-    estimate = run.engine.memory(run)
+def _fit_memory(run: RunSpec, given: Collection[str]) -> dict[str, Any]:
+    """The changes that make the cheapest run that fits; none where none does, or memory is unknown. On a CPU, where
+    memory is rarely short, a run that fits is not changed. If only validation does not fit and was not asked for, no
+    rows are held out: their answers need all weights on each process."""
+    limit, estimate = memory.limit(run.taken), run.engine.memory(run)
     if limit is None or estimate is None or (run.hardware.is_cpu and estimate.at_most_bytes <= limit):
-        return run
+        return {}
     free = [name for name in memory.SETTINGS if name not in given]
-    fit = cheapest(run, limit, free)
-    if fit is None and run.data.val_share and "data.val_share" not in given and not run.algorithm.sampled:
-        without_validation = with_settings(run, (("data.val_share", 0.0),))
-        fit = cheapest(without_validation, limit, free) if without_validation else None
-    return fit.run if fit else run
+    ways: list[dict[str, Any]] = [{}]
+    if run.data.val_share and "data.val_share" not in given and not run.algorithm.sampled:
+        ways.append({"data.val_share": 0.0})
+    for changes in ways:
+        changed = with_settings(run, tuple(changes.items()))
+        if changed and (fit := cheapest(changed, limit, free)):
+            return changes | fit.changes
+    return {}

@@ -79,9 +79,9 @@ def _check_constant(context: Context) -> Iterator[CheckResult]:
             yield CheckResult("WARN", "data", f"{message}, {short_repr(text, 60)}", fix)
 
 
-def _bad_rows_fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
+def _bad_rows_fix(seen: SplitRows, bad: Sequence[RefusedRow]) -> str:
     """Advice against bad rows, from the reasons for which they were refused."""
-    seen, first = context.train if split == "train" else context.val, bad[0]
+    first = bad[0]
     if broken := [row for row in bad if row.reason.startswith("not UTF-8")]:
         name = shlex.quote(broken[0].where.rpartition(":")[0])
         return f"convert it to UTF-8 by iconv; file -i {name} may tell its encoding"
@@ -105,8 +105,8 @@ def _report_bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
             yield CheckResult("FAIL", row.where, row.reason, COMPLETE_FILE)
     if bad and data.on_bad_row == "error":
         yield from (CheckResult("FAIL", row.where, row.reason) for row in bad[:MAX_NAMED])
-        fix = _bad_rows_fix(context, split, bad)
-        yield CheckResult("FAIL", "data.on_bad_row", f"{len(bad):,} {seen.scope} are bad", fix)
+        message = f"{len(bad):,} {seen.scope} are bad"
+        yield CheckResult("FAIL", "data.on_bad_row", message, _bad_rows_fix(seen, bad))
     elif bad:
         message = f"{len(bad):,} {seen.scope} are bad and skipped, the first is {bad[0].where}: {bad[0].reason}"
         yield CheckResult("WARN", f"data {split}", message)

@@ -40,7 +40,7 @@ def check(root: Path, say: OnMessage) -> Iterator[CheckResult]:
             yield check_folder(purpose, path, by)
 
 
-def check_folder(purpose: str, path: Path, by: str, little: int = LITTLE_BYTES) -> CheckResult:
+def check_folder(purpose: str, path: Path, by: str) -> CheckResult:
     """The result on one folder, or on the nearest folder above it that is there. `by` is what chooses another one."""
     existing = path
     try:
@@ -52,7 +52,7 @@ def check_folder(purpose: str, path: Path, by: str, little: int = LITTLE_BYTES) 
     message = f"{path}: {free / GB:.1f} GB free{'' if path.exists() else ' (not made yet)'}"
     if trouble:
         return CheckResult("WARN", purpose, f"{message}; {trouble}", f"use a local disk ({by})")
-    if free < little:
+    if free < LITTLE_BYTES:
         return CheckResult("WARN", purpose, f"{message}, which is little", f"use another disk ({by})")
     return CheckResult("OK", purpose, message)
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import launch_model
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from launcher.config.resolve import resolve
 from launcher.preflight.checks import context as contexts
@@ -17,9 +16,6 @@ from launcher.preflight.checks import reward, rows
 from launcher.preflight.checks.context import Context
 
 Lines = Callable[..., list[str]]
-CONFIG = {"model_type": "llama", "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
-          "intermediate_size": 8, "max_position_embeddings": 4096}  # fmt: skip
-TEMPLATE = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} {% endfor %}"
 
 
 @pytest.fixture
@@ -39,18 +35,6 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
         return [f"{one.level} {one.line}" for one in found if one.subject != "held out"]
 
     return lines
-
-
-def folder(path: Path, template: str | None) -> Path:
-    """A model's folder whose tokenizer makes a token of each word."""
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    (path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<eos>", chat_template=template)
-    made.save_pretrained(path)
-    return path
 
 
 GOOD = [{"prompt": f"p{n}", "response": "r"} for n in range(4)]
@@ -105,23 +89,17 @@ def test_rows_that_are_left_out_for_their_length_do_not_count(tmp_path: Path, ou
 
 
 def test_a_conversation_needs_a_template(tmp_path: Path, output: Lines) -> None:
-    turns = [
-        {"role": "user", "content": "a b"},
-        {"role": "assistant", "content": "c"},
-        {"role": "user", "content": "d"},
-    ]
-    talk = [{"messages": [*turns, {"role": "assistant", "content": "e"}]}]
-    bare = folder(tmp_path / "bare", None)
-    found = output(talk, "model=hf", f"model.path={bare}")
-    assert found[1] == (
+    said = (("user", "a b"), ("assistant", "c"), ("user", "d"), ("assistant", "e"))
+    talk = [{"messages": [{"role": role, "content": text} for role, text in said]}]
+    launch_model.Model(template=False).save(tmp_path / "bare")
+    assert output(talk, "model=hf", f"model.path={tmp_path / 'bare'}")[1] == (
         "FAIL train.jsonl:1: 1 rows cannot be written with the model's chat template, the first: is a conversation, and"
         " the tokenizer has no chat template; use prompt and response"
     )
-    formatted = folder(tmp_path / "dressed", TEMPLATE)
-    found = output(
-        talk, "model=hf", f"model.path={formatted}", "data.max_prompt_length=3", "data.max_response_length=9"
-    )
-    assert found[1] == "OK lengths train: prompts of at most 3 and responses of at most 7 tokens"
+    launch_model.Model().save(tmp_path / "whole")
+    words = ["data.max_prompt_length=9", "data.max_response_length=9"]
+    found = output(talk, "model=hf", f"model.path={tmp_path / 'whole'}", *words)
+    assert found[1] == "OK lengths train: prompts of at most 5 and responses of at most 7 tokens"
 
 
 def test_sources_are_counted_and_each_unfit_one_is_named(output: Lines) -> None:

@@ -72,11 +72,9 @@ def test_settings_that_are_not_always_read_declare_when_they_are() -> None:
     [
         ((*GRPO, "critic.optim.lr=1e-3"), "critic.optim.lr", "algorithm=ppo"),
         ((*GRPO, "algorithm.kl_loss_type=k2"), "algorithm.kl_loss_type", "algorithm.kl_loss_coef=0.001"),
-        ((*GRPO, "algorithm.clip_ratio_high=0.28"), "algorithm.clip_ratio_high", "trainer.ppo_epochs=2"),
         ((*GRPO, "data.noise=0.1"), "data.noise", "algorithm=sft"),
         ((*SFT, "sampler.n=4"), "sampler.n", "algorithm=grpo"),
         ((*SFT, "model.lora_alpha=64"), "model.lora_alpha", "model.lora_rank=32"),
-        ((*SFT, "engine.strategy=fsdp2"), "engine.strategy", "hardware.nproc_per_node=2"),
         ((*SFT, "trainer.total_epochs=2", "trainer.total_training_steps=9"), "trainer.total_epochs", "null"),
     ],
     ids=lambda found: found if isinstance(found, str) else found[-1],
