@@ -19,8 +19,7 @@ from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.stored import read_run
-from launcher.tools.merge import output
-from launcher.tools.merge.folder import ModelFolder, open_model
+from launcher.tools.merge.folder import ModelFolder, draft_folder, open_model, out_problems
 from launcher.tools.merge.merge import LORA, MergeRequest, OnMergeProgress, merge
 
 README = "README.md"
@@ -81,9 +80,9 @@ def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, polic
     """Copy the policy, and its base where that is beside it, as they are."""
     files = [path for path in policy.path.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
-    if problems := output.out_problems(out, [one.path.resolve()], size):
+    if problems := out_problems(out, [one.path.resolve()], size):
         raise Problems(problems)
-    with output.draft_folder(out) as draft:
+    with draft_folder(out) as draft:
         done = 0
         for path in files:
             target = draft / path.relative_to(policy.path)

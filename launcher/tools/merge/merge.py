@@ -26,8 +26,18 @@ from launcher.core.redaction import redact
 from launcher.engines.torch.model.whole import load_whole
 from launcher.models.adapter import problems as adapter_problems
 from launcher.models.pretrained import base_folder
-from launcher.tools.merge import output
-from launcher.tools.merge.folder import CONFIG, DTYPES, ModelFolder, find_differences, list_few, open_model
+from launcher.tools.merge.folder import (
+    CONFIG,
+    DTYPES,
+    ModelFolder,
+    copy_neighbours,
+    draft_folder,
+    find_differences,
+    list_few,  # fmt: skip
+    open_model,
+    out_problems,
+    write_json,
+)
 from launcher.tools.merge.methods import METHODS, Method
 
 FORMATS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items() if dtype.is_floating_point}
@@ -92,18 +102,18 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         raise Problems(problems)
 
     roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
-    with output.draft_folder(request.out) as draft:
+    with draft_folder(request.out) as draft:
         mixed, done = dict[str, Tensor](), 0
         for name, dtype in formats.items():
             mixed[name] = _mix_tensor(name, models, method).to(dtype)
             done += sizes[name]
             show("mixing", done, sum(sizes.values()))
         save_torch_state_dict(mixed, draft, max_shard_size=SHARD)
-        output.copy_neighbours(models[0].path, draft)
+        copy_neighbours(models[0].path, draft)
         config = dict(models[0].config)
         if request.dtype != SAME:
             config["torch_dtype" if "torch_dtype" in config else "dtype"] = request.dtype
-        output.write_json(draft / CONFIG, config)
+        write_json(draft / CONFIG, config)
         return _finish(request, draft, dict(zip(roles, models, strict=False)), asdict(method))
 
 
@@ -170,10 +180,10 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     if problems := [*problems, *_common_problems(request, [base, adapter], size)]:
         raise Problems(problems)
     model = _merged_model(adapter, base).to(dtype)
-    with output.draft_folder(request.out) as draft:
+    with draft_folder(request.out) as draft:
         model.save_pretrained(draft, max_shard_size=SHARD)
-        output.copy_neighbours(base.path, draft)
-        output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
+        copy_neighbours(base.path, draft)
+        copy_neighbours(adapter.path, draft, only_tokenizer=True)
         show("writing", size, size)
         written, notes = open_model(str(draft)).tensors, list[Problem]()
         if lost := [name for name in base.tensors if name not in written]:
@@ -219,7 +229,7 @@ def _finish(
             where = f"{at_fault.given}: {name}" if at_fault else name
             fix = "use --dtype float32, and models whose numbers are finite"
             raise Problems(Problem(where, f"a number is not finite in {tensor.dtype}", fix, "not-finite"))
-    output.write_json(
+    write_json(
         draft / RECORD,
         {"rlrun": __version__, "method": request.method, "parameters": parameters, "dtype": request.dtype,
          "inputs": sources, "sha256": merged.digests(), "notes": texts},
@@ -258,4 +268,4 @@ def _common_problems(request: MergeRequest, folders: Sequence[ModelFolder], size
     fix = "use the model before quantization"
     quantized = [one for one in folders if one.config.get("quantization_config")]
     problems += [Problem(one.given, "is quantized", fix, "bad-file") for one in quantized]
-    return [*problems, *output.out_problems(request.out, [folder.path for folder in folders], size)]
+    return [*problems, *out_problems(request.out, [folder.path for folder in folders], size)]

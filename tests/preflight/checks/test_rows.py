@@ -40,11 +40,9 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
 GOOD = [{"prompt": f"p{n}", "response": "r"} for n in range(4)]
 
 
-def test_good_rows(output: Lines) -> None:
-    assert output(GOOD) == ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]
-
-
 def test_bad_rows_are_named(output: Lines) -> None:
+    assert output(GOOD) == ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]
+    assert output([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
     found = output([*GOOD, {"prompt": 5}])
     assert found[0].startswith("FAIL train.jsonl:5: ")
     assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; use skip"
@@ -114,10 +112,6 @@ def test_sources_are_counted_and_each_unfit_one_is_named(output: Lines) -> None:
     assert found[4] == "FAIL reward: 2 of 5 rows cannot be scored; use data.on_bad_row=skip"
 
 
-def test_a_file_without_rows(output: Lines) -> None:
-    assert output([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
-
-
 @pytest.mark.parametrize("words", [[], ["data.on_bad_row=skip"]])
 def test_a_file_that_is_not_read_to_its_end(output: Lines, words: list[str]) -> None:
     Path("cut.csv").write_text('prompt,response\np,r\np\n"p,r\np,r\n')
@@ -184,17 +178,13 @@ def test_what_helps_against_bad_rows(output: Lines, given: list[Any], words: lis
     ('[\n {"prompt": "p", "response": "r"}\n]\n', "mv other.jsonl rows.json"),
     ("{'prompt': 'p', 'response': 'r'}\n", "write one JSON object on each line, as json.dumps(row) does"),
     ('{\n "prompt": "p",\n "response": "r"\n}\n', "jq -c . other.jsonl > rows.jsonl"),
+    ('{"prompt": "Wie heißt sie?", "response": "größer"}\n',
+     "convert it to UTF-8 by iconv; file -i other.jsonl may tell its encoding"),
 ])  # fmt: skip
-def test_what_makes_json_lines_of_other_json(output: Lines, text: str, expected: str) -> None:
-    Path("other.jsonl").write_text(text)
+def test_what_makes_json_lines_of_another_file(output: Lines, text: str, expected: str) -> None:
+    Path("other.jsonl").write_bytes(text.encode("WINDOWS-1252"))
     assert any(line.startswith("FAIL data.on_bad_row") and expected in line
                for line in output(GOOD, "data.train_files=other.jsonl"))  # fmt: skip
-
-
-def test_a_file_that_is_not_utf8_and_what_converts_it(output: Lines) -> None:
-    Path("other.jsonl").write_bytes('{"prompt": "Wie heißt sie?", "response": "größer"}\n'.encode("WINDOWS-1252"))
-    fix = "convert it to UTF-8 by iconv; file -i other.jsonl may tell its encoding"
-    assert any(line.endswith(fix) for line in output(GOOD, "data.train_files=other.jsonl"))
 
 
 @pytest.mark.parametrize(("mark", "reward", "right"), [
