@@ -15,7 +15,7 @@ from operator import getitem
 from typing import Any, TypeVar
 
 from launcher.core import activity
-from launcher.core.check_result import CheckResult
+from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.numbers import compact
 from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
@@ -189,10 +189,10 @@ def try_environment(
         player, results, started = Player(environment, sessions, tried), list[CheckResult](), time.monotonic()
         for row in rows:
             results += _try_row(player, row)
-            if _any_failed(results) or time.monotonic() - started > ROWS_S:
+            if any_failed(results) or time.monotonic() - started > ROWS_S:
                 break
         for look in (_check_repeats, partial(_check_leaks, rows=rows, many=many), _check_without_files):
-            results += [] if _any_failed(results) else look(player)
+            results += [] if any_failed(results) else look(player)
         yield from dict.fromkeys(results)
         if all(one.level == "OK" for one in results):
             kinds = len(probes(environment, rows[0]))
@@ -201,10 +201,6 @@ def try_environment(
             yield CheckResult("OK", "environment", got)
     finally:
         sessions.close()
-
-
-def _any_failed(results: Sequence[CheckResult]) -> bool:
-    return any(result.level == "FAIL" for result in results)
 
 
 def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:

@@ -15,7 +15,7 @@ from launcher.models import config
 from launcher.models.pretrained import LAYOUTS, Pretrained, base_folder, tokenizer_folder, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Row
+from launcher.spec.data import Row, prompt_turns
 from launcher.spec.run import RunSpec
 from launcher.text.bounds import EQUAL, FAIL_SHARE, TOKENIZER, WARN_SHARE, Count
 from launcher.text.process import TextProcess, several_sequences
@@ -103,8 +103,7 @@ def _fits_by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthR
 
 def _check_alphabet(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Check that the model's alphabet has the characters of the rows."""
-    turns = ([row.prompt] if isinstance(row.prompt, str) else [turn.content for turn in row.prompt] for row in rows)
-    prompts = "".join(text for texts in turns for text in texts)
+    prompts = "".join(content for row in rows for _, content in prompt_turns(row))
     answers = "".join(text for row in rows for text in (row.response, row.rejected) if text)
     for what, text in (("prompts", prompts), ("answers", answers)):
         missing = sum(character not in model.alphabet for character in text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from bisect import bisect
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from launcher.config.defaults import FASTER, MEMORY, REASONS
 from launcher.config.descriptions import written
+from launcher.config.nodes import nested
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.models.pretrained import Pretrained
@@ -250,14 +251,8 @@ def _run_fits(run: RunSpec, limit_bytes: int) -> bool:
 
 def with_settings(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:
     """The run with `changes` applied; None where that is not a valid run."""
-    by_group: dict[str, dict[str, Any]] = {}
-    for name, value in changes:
-        group, _, setting = name.partition(".")
-        group_settings = getattr(run, group)
-        if not is_dataclass(group_settings) or setting not in {field.name for field in fields(group_settings)}:
-            return None
-        by_group.setdefault(group, {})[setting] = value
     try:
-        return replace(run, **{group: replace(getattr(run, group), **changed) for group, changed in by_group.items()})
-    except ValidationError:
+        changed = {group: replace(getattr(run, group), **values) for group, values in nested(dict(changes)).items()}
+        return replace(run, **changed)
+    except (ValidationError, TypeError):  # a setting that the chosen class of the group does not have
         return None

@@ -89,12 +89,8 @@ def test_what_is_well_is_not_warned_of(words: list[str]) -> None:
 
 
 def test_what_only_validation_reads() -> None:
+    lines = [result.line for result in check(run_of("trainer.best_metric=val/loss"), 100, 0)]
+    assert "trainer.best_metric: val/loss is never measured, as there are no held-out rows; set data.val_files" in lines
     words = ["sampler.val_temperature=0.6", "sampler.val_n=4", "trainer.log_val_generations=9"]
     assert {result.subject for result in check(run_of(*words), 100, 0) if result.level == "WARN"} == {*steps.UNTESTED}
     assert {result.level for result in check(run_of(*words), 100, 20)} == {"OK"}
-
-
-def test_what_is_never_measured_cannot_be_best() -> None:
-    run = run_of("trainer.best_metric=val/loss")
-    lines = [result.line for result in check(run, 100, 0)]
-    assert "trainer.best_metric: val/loss is never measured, as there are no held-out rows; set data.val_files" in lines
