@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,23 +20,16 @@ from launcher.runs.kept_checkpoints import Kept
 from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.stored import read_run
 from launcher.tools.merge.folder import ModelFolder, draft_folder, open_model, out_problems
-from launcher.tools.merge.merge import LORA, MergeRequest, OnMergeProgress, merge
+from launcher.tools.merge.merge import LORA, MergeRequest, MergeResult, OnMergeProgress, merge
 
 README = "README.md"
 
 
 @dataclass(frozen=True)
-class Exported:
-    path: Path
+class Exported(MergeResult):
     step: int
-    bytes: int
-    tensors: int
     adapter: bool
     """Whether it holds a LoRA adapter and not a whole model."""
-    files: Mapping[str, str]
-    """sha256 of the weights' files."""
-    notes: tuple[str, ...] = ()
-    """Notes for the user."""
 
 
 def export(
@@ -59,7 +52,7 @@ def export(
         if fold:
             texts = {README: _card(run, one, None)}
             merged = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
-            return Exported(out, one.step, merged.bytes, merged.tensors, False, merged.files, merged.notes)
+            return Exported(**vars(merged), step=one.step, adapter=False)
         return _copy_policy(run, one, out, show, policy)
 
 
@@ -104,7 +97,7 @@ def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, polic
         (draft / README).write_text(redact(_card(run, one, base)), encoding="utf-8")
         count = sum(len(tensors(path.parent, [path.name])) for path in weights)
         written = sum(path.stat().st_size for path in weights)
-    return Exported(out, one.step, written, count, policy.is_adapter, digests)
+    return Exported(out, count, written, digests, (), one.step, policy.is_adapter)
 
 
 def _card(run: Folder, one: Kept, base: str | None) -> str:

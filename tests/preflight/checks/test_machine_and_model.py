@@ -56,6 +56,17 @@ def test_gpus_that_are_asked_for(gpus: Gpus, here: bool, line: str, monkeypatch:
     assert lines(hardware.check(Context(run_of("hardware=h100x8"), here))) == [line]
 
 
+@pytest.mark.parametrize(
+    ("asked", "processes", "threads"), [("3", 2, 3), ("3,1", 2, 3), ("many", 2, 4), ("0", 2, 4), ("", 16, 1)]
+)
+def test_threads_are_those_of_the_environment(
+    asked: str, processes: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setattr(machine, "cpu_count", lambda: 8)
+    assert machine.threads_of_a_process(processes) == threads
+
+
 def missing(run: RunSpec) -> list[str]:
     """What the run needs, other than hardware, and is not there."""
     return lines([result for result in hardware.check(Context(run, here=True)) if result.subject != "hardware"])
