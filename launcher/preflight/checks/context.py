@@ -239,7 +239,7 @@ def folder_problems(trainer: Trainer) -> list[Problem]:
             folder.stat()  # raises for an impossible name, which exists() does not
         links = [path for path in (folder.parent, folder) if path.is_symlink()]
         existing = next(path for path in (folder, *folder.parents) if path.exists())
-        taken = bool(trainer.experiment_name) and Folder(folder).has_results()
+        taken = trainer.experiment_name and not links and Folder(folder).has_results()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of an unknown user
         got = f"got {short_repr(trainer.run_root)}, {error_message(error)}"
         return [Problem(ROOT, got, "use another folder", "bad-file")]

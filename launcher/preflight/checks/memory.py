@@ -26,8 +26,6 @@ from launcher.spec.run import RunSpec
 SETTINGS = tuple(name for name, reason in REASONS.items() if reason in (MEMORY, FASTER))
 """Settings that are fitted to memory where they are not given."""
 CUDA_CONTEXT = 600 * 2**20  # bytes of each process on its GPU: CUDA context, kernels, library workspaces
-
-
 Change = tuple[str, Any]
 """The dotted name of a setting, and its value."""
 FEW_TOKENS, FEW_ANSWERS = 8192, 32
@@ -241,7 +239,9 @@ def _largest_fitting(run: RunSpec, name: str, low: int, high: int, limit_bytes: 
         changed = with_settings(run, ((name, value),))
         return changed is None or not _run_fits(changed, limit_bytes)
 
-    return low + bisect(range(low, high + 1), False, key=is_too_large) - 1
+    if not is_too_large(high):
+        return high
+    return low + bisect(range(low, high), False, key=is_too_large) - 1
 
 
 def _run_fits(run: RunSpec, limit_bytes: int) -> bool:
