@@ -28,7 +28,7 @@ def load_libraries(patience_s: float = PATIENCE_S) -> Mapping[str, Any] | CheckR
         return CheckResult("FAIL", "torch", message, "use a faster disk, or a driver that answers (nvidia-smi)")
     try:
         return dict(json.loads(completed.stdout.splitlines()[-1]))
-    except (ValueError, IndexError):
+    except (ValueError, TypeError, IndexError):  # it ended before it printed them
         lines, code = completed.stderr.decode("utf-8", "replace").strip().splitlines(), completed.returncode
         ended = f"it was ended by signal {-code}" if code < 0 else f"it ended with {code} and said nothing"
         why = lines[-1].strip() if lines else ended
