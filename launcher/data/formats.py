@@ -233,12 +233,17 @@ def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
     prompt: Text = expect(name, value, str, "text") if is_task else _prompt(name, value)
     if not isinstance(prompt, str) or (values.keys().isdisjoint(("input", "context", "history")) and prompt.strip()):
         return prompt
+    return _after_history(values, _with_passages(values, name, prompt, is_task))
+
+
+def _with_passages(values: ReadKeys, name: str, prompt: str, is_task: bool) -> str:
+    """The prompt and below it the passages that complete it; a question may hold them already."""
     passages = [expect(key, values.get(key) or "", str, "text") for key in ("input", "context") if key != name]
     missing = [part for part in passages if part.strip() and (is_task or part not in prompt)]
     text = "\n".join([prompt] * bool(prompt.strip()) + missing)
     if not text:
         raise UnfitRow(f"{name} is empty")
-    return _after_history(values, text)
+    return text
 
 
 def _after_history(values: ReadKeys, text: str) -> Text:

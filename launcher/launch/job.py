@@ -76,6 +76,7 @@ def plan(arguments: Sequence[str], config_dir: Path | None = None) -> Page:
 def submit(arguments: Sequence[str], config_dir: Path | None = None) -> Submitted:
     """Start a new run. Raises `Problems` with all that `plan` would find, before anything is written."""
     run = ready_from(arguments, config_dir).run
+    assert run
     config = ["--config-dir", str(config_dir)] if config_dir else []
     folder = _new_folder(run)
     name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]

@@ -30,7 +30,7 @@ from launcher.launch.track import tracked
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
 from launcher.preflight.fit import refit_settings
-from launcher.preflight.plan import Ready, check_fetched
+from launcher.preflight.plan import Page, check_fetched
 from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.runs.stop_requests import Handle, no_signals
@@ -42,12 +42,13 @@ LENGTH = ("total_training_steps", "total_epochs")
 
 
 def start(
-    ready: Ready, arguments: Sequence[str], sinks: Sequence[Sink], handle: Handle = no_signals
+    ready: Page, arguments: Sequence[str], sinks: Sequence[Sink], handle: Handle = no_signals
 ) -> tuple[Folder, Outcome]:
     """Begin a new run and follow it to its end. `arguments` are what was typed after `rlrun`; see `Handle` for signals.
 
     Raises `Problems` before anything is started.
     """
+    assert ready.run
     run, trainer = replace(ready.run, engine=ready.run.engine.with_absolute_paths()), ready.run.trainer
     root = Path(trainer.run_root).expanduser()
     name = trainer.experiment_name or free_name(root, trainer.project_name, run.label)

@@ -13,6 +13,8 @@ from typing import Literal
 from launcher.models.size import BFLOAT16, FLOAT32
 from launcher.spec.model import Architecture
 
+MATRICES = 7  # of a layer: q, k, v, o, gate, up, down
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -38,7 +40,9 @@ class Numbers:
 
 def saved(a: Architecture, numbers: Numbers) -> int:
     """Bytes per token that one layer saves for its backward pass."""
-    return _saved_by_norms(a, numbers) + _saved_by_attention(a, numbers) + _saved_by_matrices(a, numbers)
+    # queries, keys, values (repeated for heads that share them), result and log-sum-exp of all heads
+    head = 4 * a.head_dim * numbers.computed + max(FLOAT32, numbers.computed)
+    return _saved_by_norms(a, numbers) + a.num_attention_heads * head + _saved_by_matrices(a, numbers)
 
 
 def _saved_by_norms(a: Architecture, numbers: Numbers) -> int:
@@ -55,25 +59,14 @@ def _saved_by_norms(a: Architecture, numbers: Numbers) -> int:
     return total
 
 
-def _saved_by_attention(a: Architecture, numbers: Numbers) -> int:
-    """Queries, keys, values (repeated for heads that share them), result and log-sum-exp of all heads."""
-    return a.num_attention_heads * (4 * a.head_dim * numbers.computed + max(FLOAT32, numbers.computed))
-
-
 def _saved_by_matrices(a: Architecture, numbers: Numbers) -> int:
-    """Inputs of the matrices, and the tensors between gate, up and down."""
+    """Inputs of the matrices (q, k, v; o; gate, up; down) and of the second halves of their adapters, and the tensors
+    between gate, up and down: gate, its activation, up."""
     h, attended, i = a.hidden_size, a.num_attention_heads * a.head_dim, feed_forward_width(a)
-    feed_forward = 3 * i * numbers.computed  # gate, its activation, up
-    inputs = {"q": h, "k": h, "v": h, "o": attended, "gate": h, "up": h, "down": i}
-    if not numbers.rank:
-        shared = 2 * h if not numbers.mixed else 5 * h  # under autocast each matrix saves its own cast input
-        return feed_forward + (shared + attended + i) * numbers.computed
-    low_rank = len(inputs) * numbers.rank * (numbers.computed if numbers.mixed else numbers.adapters)
-    if numbers.mixed:
-        return feed_forward + (5 * h + attended + i) * numbers.computed + low_rank
-    if numbers.adapters != numbers.weights:  # each adapter casts its input separately
-        return feed_forward + sum(inputs.values()) * numbers.adapters + low_rank
-    return feed_forward + (2 * h + attended + i) * numbers.weights + low_rank
+    casts = numbers.mixed or (numbers.rank and numbers.adapters != numbers.weights)  # each matrix its own input
+    input_bytes = numbers.adapters if numbers.rank and not numbers.mixed else numbers.computed
+    inputs = (5 if casts else 2) * h + attended + i
+    return 3 * i * numbers.computed + (inputs + MATRICES * numbers.rank) * input_bytes
 
 
 def feed_forward_width(a: Architecture) -> int:

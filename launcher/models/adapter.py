@@ -36,7 +36,13 @@ def problems(folder: Path, base: Path | None = None) -> list[Problem]:
 def tied_problems(targets: str | Sequence[str] | None, base: Path | None, tied: bool = False) -> list[Problem]:
     """Problems of adapters on an embedding that is tied to the output layer: merging would change both. `tied` is what
     is known without the folder of the weights."""
-    rows, tied = _rows_of_tokens(base, tied) if base else (["model.embed_tokens"], tied)
+    rows = ["model.embed_tokens"]  # names of the matrices with a row for each token
+    if base:
+        node, shapes = config.read(base) or {}, weights.shapes(base) or {}
+        outside = {name: shape for name, shape in shapes.items() if not re.search(r"\.\d+\.", name)}  # outside layers
+        n_tokens = node.get("vocab_size")
+        rows = [name.removesuffix(".weight") for name, shape in outside.items() if shape[:1] == (n_tokens,)]
+        tied = tied or bool(node.get("tie_word_embeddings")) or len(rows) == 1
     if targets in (None, "all-linear") or not tied:
         return []
     try:
@@ -45,14 +51,6 @@ def tied_problems(targets: str | Sequence[str] | None, base: Path | None, tied: 
         return []
     got = f"{', '.join(shared)} is of one matrix that is embedding and output layer (tied), so adapters of it cannot be"
     return [Problem("", f"{got} merged", "leave it out of target_modules", "not-supported")] if shared else []
-
-
-def _rows_of_tokens(base: Path, tied: bool) -> tuple[list[str], bool]:
-    """Names of the matrices with a row for each token, and whether embedding and output layer are tied."""
-    node, shapes = config.read(base) or {}, weights.shapes(base) or {}
-    outside = {name: shape for name, shape in shapes.items() if not re.search(r"\.\d+\.", name)}  # outside layers
-    rows = [name.removesuffix(".weight") for name, shape in outside.items() if shape[:1] == (node.get("vocab_size"),)]
-    return rows, tied or bool(node.get("tie_word_embeddings")) or len(rows) == 1
 
 
 def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:

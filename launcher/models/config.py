@@ -97,8 +97,16 @@ def _text(path: Path) -> bytes:
 
 def faults(folder: Path) -> list[Problem]:
     """Problems of the folder's small files that no loader can, or should, read, and of its pipes and devices."""
-    texts = {path for path in (folder / name for name in TEXTS) if os.path.lexists(path)}  # a link may lead nowhere
-    wrong = {path: fault for path in sorted(texts | _special_files(folder)) if (fault := _find_fault(path))}
+    files = {path for path in (folder / name for name in TEXTS) if os.path.lexists(path)}  # a link may lead nowhere
+    with suppress(OSError):  # a loader would wait forever for pipes, sockets and devices
+        files |= {path for path in folder.iterdir() if path.exists() and not path.is_file() and not path.is_dir()}
+    wrong = dict[Path, str]()
+    for path in sorted(files):
+        try:
+            if not isinstance(parse_json(_text(path)), dict):
+                wrong[path] = "is not a JSON object"
+        except (OSError, ValueError) as error:
+            wrong[path] = f"cannot be read, {error_message(error)}"
     wrong |= {path: fault for path, fault in _template_faults(folder) if path not in wrong}
     fix = "use the file as its publisher saved it"
     return [Problem(str(path), fault, fix, "bad-file") for path, fault in wrong.items()]
@@ -117,20 +125,6 @@ def _template_faults(folder: Path) -> Iterator[tuple[Path, str]]:
     valid = all(isinstance(one, dict) and {type(one.get("name")), type(one.get("template"))} == {str} for one in named)
     if not valid or not isinstance(value, str | list | dict | None):
         yield folder / "tokenizer_config.json", f"its chat_template is {short_repr(value, 60)}, which is not a string"
-
-
-def _special_files(folder: Path) -> set[Path]:
-    """Pipes, sockets and devices of the folder, for which a loader would wait forever."""
-    with suppress(OSError):
-        return {path for path in folder.iterdir() if path.exists() and not path.is_file() and not path.is_dir()}
-    return set()
-
-
-def _find_fault(path: Path) -> str:
-    try:
-        return "" if isinstance(parse_json(_text(path)), dict) else "is not a JSON object"
-    except (OSError, ValueError) as error:
-        return f"cannot be read, {error_message(error)}"
 
 
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:

@@ -52,29 +52,24 @@ def dry_load(folder: Path, loader: str) -> LoadReport | None:
         return LoadReport(**recall(CACHE_NAME, key))
     limits = {"of_imports": IMPORTS_FACTOR, "cpu_s": PER_TENSOR_S * len(tensors), "memory_bytes": MEMORY_BYTES}
     report = _in_a_process({"folder": str(folder), **request, **limits})
-    if report is None or not report.get("lasting", True):
-        return LoadReport(**report) if report else None
-    remember(CACHE_NAME, key, report)
-    return LoadReport(**report)
+    if report is not None and report.get("lasting", True):
+        remember(CACHE_NAME, key, report)
+    return None if report is None else LoadReport(**report)
 
 
 def _in_a_process(request: dict[str, Any]) -> dict[str, Any] | None:
     """The fields of the process's report; None where it gave none."""
-    with subprocess.Popen(
-        [sys.executable, "-P", str(PROGRAM)], env={**os.environ, **ENVIRONMENT}, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            output, _ = process.communicate(json.dumps(request).encode(), WALL_S)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode == -signal.SIGXCPU:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(PROGRAM)], env={**os.environ, **ENVIRONMENT}, input=json.dumps(request).encode(),
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, timeout=WALL_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode == -signal.SIGXCPU:
         return {"step": "time", "lasting": False}
     try:
-        report = parse_json(output)
+        report = parse_json(done.stdout)
     except ValueError:
         return None
     return report if isinstance(report, dict) else None

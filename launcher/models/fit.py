@@ -56,7 +56,12 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
     if report.masked:
         got = f"{config.get('model_type')} reads tokens in both directions (masked), so it cannot write"
         return [Problem(where, got, "use a causal language model (...ForCausalLM)", "not-supported")]
-    found = [_missing_problem(report, config, where, files)] if report.missing else []
+    found = []
+    if report.missing:
+        got, fix = _describe_missing(report, config, where)
+        what = files[0] if len(files) == 1 else "the weights"
+        fix = fix or f"use all of {what} and the config.json that was saved with it"
+        found.append(Problem(where, f"{got}; what is missing would be random numbers", fix, "bad-file"))
     if report.surplus and not report.missing:  # otherwise they are named with the missing ones
         got = f"{len(report.surplus)} tensors of the weights are in layers that have no place for them by config.json"
         fix = f"use the config.json that was saved with these weights (its model_type is {config.get('model_type')})"
@@ -65,7 +70,11 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
         got = f"the model has {report.labels} outputs"
         found.append(Problem(where, got, "use a model with one", "not-supported"))
     if report.mismatched:
-        found.append(_shape_problem(report, where))
+        name, stored, expected = report.mismatched[0]
+        got = f"{name} has shape {list(stored)} in the weights and {list(expected)} by config.json"
+        got += f", and {len(report.mismatched) - 1} more tensors differ" if len(report.mismatched) > 1 else ""
+        fix = "correct the sizes in config.json, or use the weights that it was saved with"
+        found.append(Problem(where, got, fix, "bad-file"))
     if report.not_floats:
         name, kind = report.not_floats[0]
         got = f"{name} is stored as {kind.lower().replace('i', 'int')}, a quantized format, which is not trained"
@@ -141,13 +150,6 @@ def _find_quoted_entry(config: Mapping[str, Any], message: str, prefix: str = ""
 # ---- weights that are not there
 
 
-def _missing_problem(report: LoadReport, config: Mapping[str, Any], where: str, files: Sequence[str]) -> Problem:
-    got, fix = _describe_missing(report, config, where)
-    if not fix:
-        fix = f"use all of {files[0] if len(files) == 1 else 'the weights'} and the config.json that was saved with it"
-    return Problem(where, f"{got}; what is missing would be random numbers", fix, "bad-file")
-
-
 def _describe_missing(report: LoadReport, config: Mapping[str, Any], where: str) -> tuple[str, str]:
     """What is missing, and what to use; the second is empty where no specific advice is known."""
     got = f"{len(report.missing)} of {report.expected} tensors are not in the weights, {_list_first(report.missing)}"
@@ -191,15 +193,3 @@ def _list_first(names: Sequence[str], count: int = 3) -> str:
 def _layer_number(name: str, default: int) -> int:
     match = _LAYER.search(name)
     return int(match[1]) if match else default
-
-
-# ---- weights of other shapes
-
-
-def _shape_problem(report: LoadReport, where: str) -> Problem:
-    name, stored, expected = report.mismatched[0]
-    got = f"{name} has shape {list(stored)} in the weights and {list(expected)} by config.json"
-    if len(report.mismatched) > 1:
-        got = f"{got}, and {len(report.mismatched) - 1} more tensors differ"
-    fix = "correct the sizes in config.json, or use the weights that it was saved with"
-    return Problem(where, got, fix, "bad-file")

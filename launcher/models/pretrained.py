@@ -40,8 +40,10 @@ class Pretrained(FromHub, Model):
 
     @property
     def folder(self) -> Path:
-        """The folder of its files, if they are here."""
-        return _model_files(Path(self.path).expanduser())
+        """The folder of its files, if they are here; for a run its newest checkpoint's, unverified."""
+        folder = Path(self.path).expanduser()
+        newest = checkpoints.newest_first(folder / CHECKPOINTS)
+        return FORMAT.policy_path(newest[0]) if newest else folder
 
     @property
     def shape(self) -> Architecture | None:
@@ -74,13 +76,10 @@ class Pretrained(FromHub, Model):
 
     def problems(self) -> list[Problem]:
         found = self.path_problems("model.path", _is_model, "config.json and no checkpoint")
-        return found or ([] if self.on_hub else self._load_problems(self.folder))
-
-    def _load_problems(self, folder: Path) -> list[Problem]:
-        """Why a model's folder must not be loaded."""
-        node = config.read(folder) or {}
-        code = "" if self.trust_remote_code else config.foreign_code(node)
-        if code:
+        if found or self.on_hub:
+            return found
+        folder = self.folder
+        if not self.trust_remote_code and (code := config.foreign_code(config.read(folder) or {})):
             got = f"{short_repr(self.path)} needs Python code that comes with it ({short_repr(code)})"
             return [Problem("model.path", got, "read it, then set model.trust_remote_code=true to run it")]
         if self.is_run:
@@ -118,12 +117,6 @@ def tokenizer_folder(folder: Path) -> Path:
 
 def _is_model(folder: Path) -> bool:
     return any((folder / name).exists() for name in LAYOUTS) or bool(checkpoints.newest_first(folder / CHECKPOINTS))
-
-
-def _model_files(folder: Path) -> Path:
-    """The folder of a model's files; for a run its newest checkpoint's, unverified."""
-    newest = checkpoints.newest_first(folder / CHECKPOINTS)
-    return FORMAT.policy_path(newest[0]) if newest else folder
 
 
 def weights_of(path: str) -> str:

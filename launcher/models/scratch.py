@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Literal
 
 from launcher.core.settings import AtLeastOne, Names, settings
@@ -78,19 +79,12 @@ class Scratch(Model):
 
     @property
     def shape(self) -> Architecture:
+        equal = {each.name: vars(self)[each.name] for each in fields(Architecture) if each.name in vars(self)}
+        n_roles = len(ROLE_TOKENS) if self.chat else 0
         return Architecture(
-            model_type=self.architecture,
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            head_dim=self.hidden_size // self.num_attention_heads,
-            vocab_size=len(self.vocabulary) + SPECIAL_TOKENS + len(ROLE_TOKENS) * self.chat,
-            max_position_embeddings=self.max_position_embeddings,
-            tie_word_embeddings=self.tie_word_embeddings,
-            qk_norm=self.architecture == "qwen3",
-        )
+            model_type=self.architecture, head_dim=self.hidden_size // self.num_attention_heads,
+            vocab_size=len(self.vocabulary) + SPECIAL_TOKENS + n_roles, qk_norm=self.architecture == "qwen3", **equal,
+        )  # fmt: skip
 
     @property
     def label(self) -> str:

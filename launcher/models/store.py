@@ -84,9 +84,13 @@ def download(
 
 def _files_to_download(listed: Listing) -> list[RemoteFile]:
     """Small files and weights. Configuration and index are fetched first, so that no shard is downloaded in vain."""
-    texts, weight = [file for file in listed.files if _SMALL_FILES.fullmatch(file.path)], _weights_file(listed)
-    where, config_files = f"{listed.repo} on {listed.source}", [file for file in texts if file.path == "config.json"]
-    sharded = weight.path == weights.INDEX
+    where, by_path = f"{listed.repo} on {listed.source}", {file.path: file for file in listed.files}
+    found = [by_path[name] for name in (weights.SINGLE, weights.INDEX, weights.ADAPTER) if name in by_path]
+    if not found:
+        raise Problems(weights.missing_problem(where, by_path))
+    weight, sharded = found[0], found[0].path == weights.INDEX  # the one that a loader would use
+    texts = [file for file in listed.files if _SMALL_FILES.fullmatch(file.path)]
+    config_files = [file for file in texts if file.path == "config.json"]
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         fetch(listed, [*config_files, *([weight] if sharded else [])], folder, lambda progress: None)
@@ -101,22 +105,3 @@ def _files_to_download(listed: Listing) -> list[RemoteFile]:
         raise Problems(problem.within(f"{where}: {weights.INDEX}") for problem in faults)
     shards = set(weights.shards_of(index)[0])
     return [*texts, weight, *(file for file in listed.files if file.path in shards)]
-
-
-def _weights_file(listed: Listing) -> RemoteFile:
-    """The file of the weights, or the index of their files, whichever a loader would use.
-
-    Raises `Problems` where there is none, or only pickled weights.
-    """
-    by_path = {file.path: file for file in listed.files}
-    for name in (weights.SINGLE, weights.INDEX, weights.ADAPTER):
-        if name in by_path:
-            return by_path[name]
-    where = f"{listed.repo} on {listed.source}"
-    pickles = [file.path for file in listed.files if file.path.endswith(weights.PICKLES)]
-    if pickles:
-        got = f"has its weights as {short_repr(pickles[0])} only, a format that can run code when it is opened"
-        fix = "use a revision with safetensors, or another repository of that model"
-        raise Problems(Problem(where, got, fix, "not-supported"))
-    got = f"has no {weights.SINGLE} and no {weights.INDEX}"
-    raise Problems(Problem(where, got, "use a repository of a model", "not-found"))

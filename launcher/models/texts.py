@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.core.bounded_parse import parse_json
 from launcher.models import config
@@ -57,7 +56,10 @@ def write_saved(folder: Path, published: Mapping[str, bytes]) -> None:
     for name in {CONFIG, GENERATION} & texts.keys():
         original, written = parse_json(published[name]), config.read(folder, name) or {}
         if name == GENERATION:
-            merged = original | _merge_end_tokens(original, written)
+            ends = [node.get("eos_token_id") or [] for node in (original, written)]
+            old, new = ([ids] if isinstance(ids, int) else ids for ids in ends)
+            further = {"eos_token_id": list(dict.fromkeys([*old, *new]))} if {*new} - {*old} else {}
+            merged = original | further
         elif written.get("model_type") == original.get("model_type"):
             dtype_key = "torch_dtype" if "torch_dtype" in original else "dtype"
             merged = original | {dtype_key: written.get("dtype"), "architectures": written.get("architectures")}
@@ -67,9 +69,3 @@ def write_saved(folder: Path, published: Mapping[str, bytes]) -> None:
         if merged != original:
             texts[name] = json.dumps(merged, indent=2, ensure_ascii=False).encode() + b"\n"
     write(folder, texts)
-
-
-def _merge_end_tokens(original: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The end tokens of both configs, if `saved` has further ones; otherwise empty."""
-    old, new = ([ids] if isinstance(ids := node.get("eos_token_id"), int) else ids or [] for node in (original, saved))
-    return {"eos_token_id": list(dict.fromkeys([*old, *new]))} if {*new} - {*old} else {}

@@ -60,13 +60,17 @@ def folder_faults(folder: Path) -> list[Problem]:
             return []
     except OSError as error:
         return [Problem(str(folder), error_message(error), "use a folder that can be read")]
-    pickles = sorted(name for name in present if name.endswith(PICKLES))
-    if pickles:
+    return [missing_problem(str(folder), present)]
+
+
+def missing_problem(where: str, present: Collection[str]) -> Problem:
+    """Why none of the files that are `present`, by name, holds weights that are read here."""
+    if pickles := sorted(name for name in present if name.endswith(PICKLES)):
         got = f"holds weights as pickle only ({short_repr(pickles[0])}), which can run code"
-        return [Problem(str(folder), got, "use safetensors", "bad-file")]
+        return Problem(where, got, "use safetensors, such as of another revision or repository", "bad-file")
     others = sorted(name for name in present if not name.endswith(_TEXTS))
     got = f"holds no weights that are read here, but {shortened(', '.join(others))}" if others else "holds no weights"
-    return [Problem(str(folder), got, f"use {SINGLE} or {INDEX}, as save_pretrained writes them", code="not-found")]
+    return Problem(where, got, f"use {SINGLE} or {INDEX}, as save_pretrained writes them", code="not-found")
 
 
 def cut_faults(folder: Path, files: Sequence[str] | None = None) -> list[Problem]:

@@ -19,7 +19,7 @@ from launcher.models.scratch import Scratch
 from launcher.preflight.checks import memory
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.disk import checkpoint_bytes
-from launcher.preflight.checks.memory_fit import cheapest, value_of, with_settings
+from launcher.preflight.checks.memory import cheapest, value_of, with_settings
 from launcher.preflight.checks.steps import enough_epochs, has_own_rows
 from launcher.spec.data import prompt_turns
 from launcher.spec.run import RunSpec
@@ -45,11 +45,7 @@ def fit_settings(asked: Context, given: Collection[str]) -> Context:
     for name, fit in FITS.items():  # each depends on the values chosen before it
         if name not in given and (value := fit(asked)) is not None and value != value_of(asked.asked, name):
             asked = _apply(asked, ((name, value),))
-    if asked.model_problems:
-        return asked
-    run, fitted = asked.run, _fit_memory(asked.run, given)
-    return _apply(asked, tuple((name, value_of(fitted, name)) for name in (*memory.SETTINGS, "data.val_share")
-                                 if value_of(fitted, name) != value_of(run, name)))  # fmt: skip
+    return asked if asked.model_problems else _apply(asked, tuple(_fit_memory(asked.run, given).items()))
 
 
 def _apply(context: Context, changes: tuple[tuple[str, Any], ...]) -> Context:
@@ -119,10 +115,6 @@ def _batch(context: Context) -> int:
     return max(min(smaller, default) // unit, 1) * unit
 
 
-def _epochs(context: Context) -> int | None:
-    return None if context.run.trainer.total_training_steps else enough_epochs(context)
-
-
 def _test_freq(context: Context) -> int | None:
     """The frequency of a few validations, where the held-out rows come from the training files (data.val_share)."""
     steps = context.steps
@@ -137,21 +129,24 @@ def _save_freq(context: Context) -> int | None:
 
 FITS: dict[str, Callable[[Context], Any]] = {
     "model.alphabet": _alphabet, BATCH: _batch,
-    "trainer.total_epochs": _epochs, "trainer.test_freq": _test_freq, "trainer.save_freq": _save_freq,
+    "trainer.total_epochs": lambda of: None if of.run.trainer.total_training_steps else enough_epochs(of),
+    "trainer.test_freq": _test_freq, "trainer.save_freq": _save_freq,
 }  # fmt: skip
 
 
-def _fit_memory(run: RunSpec, given: Collection[str]) -> RunSpec:
-    """The cheapest run that fits; the same where none does, or memory is unknown. On a CPU, where memory is rarely
-    short, a run that fits is not changed. If only validation does not fit and was not asked for, no rows are held
-    out: their answers need all weights on each process."""
-    limit = memory.limit(run.taken)
-    estimate = run.engine.memory(run)
+def _fit_memory(run: RunSpec, given: Collection[str]) -> dict[str, Any]:
+    """The changes that make the cheapest run that fits; none where none does, or memory is unknown. On a CPU, where
+    memory is rarely short, a run that fits is not changed. If only validation does not fit and was not asked for, no
+    rows are held out: their answers need all weights on each process."""
+    limit, estimate = memory.limit(run.taken), run.engine.memory(run)
     if limit is None or estimate is None or (run.hardware.is_cpu and estimate.at_most_bytes <= limit):
-        return run
+        return {}
     free = [name for name in memory.SETTINGS if name not in given]
-    fit = cheapest(run, limit, free)
-    if fit is None and run.data.val_share and "data.val_share" not in given and not run.algorithm.sampled:
-        without_validation = with_settings(run, (("data.val_share", 0.0),))
-        fit = cheapest(without_validation, limit, free) if without_validation else None
-    return fit.run if fit else run
+    ways: list[dict[str, Any]] = [{}]
+    if run.data.val_share and "data.val_share" not in given and not run.algorithm.sampled:
+        ways.append({"data.val_share": 0.0})
+    for changes in ways:
+        changed = with_settings(run, tuple(changes.items()))
+        if changed and (fit := cheapest(changed, limit, free)):
+            return changes | fit.changes
+    return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,26 @@ class Page:
     """Values of a recipe that only its shell knows, and what replaces them here."""
     first: Sequence[Row] = ()
     """The first training rows; none where the model or the data has problems."""
+    taken: tuple[str, ...] = ()
+    """How arguments in another spelling were interpreted."""
+    given: Collection[str] = frozenset(REASONS)
+    """Settings that arguments or config files set."""
+    invalid: Sequence[Problem] = ()
+    """What is wrong with the arguments, where the run is None."""
 
     @property
     def ok(self) -> bool:
         return not any_failed(self.results)
+
+    @property
+    def warnings(self) -> list[CheckResult]:
+        return [result for result in self.results if result.level == "WARN"]
+
+    def accepted(self) -> Page:
+        """This page. Raises `Problems` with everything that would fail."""
+        if problems := self.invalid or _failures(self.results):
+            raise Problems(problems)
+        return self
 
 
 def page_node(page: Page) -> dict[str, Any]:
@@ -81,19 +97,57 @@ def plan(
     """The run of `recipe` and `overrides`, with all checks. `here`: it is to start on this machine, so what is missing
     is a failure; otherwise that is a warning if GPUs are asked for, as the plan may be for another machine."""
     try:
-        request = run_request(overrides, config_dir, recipe)
+        resolved = _resolve(overrides, config_dir, recipe)
     except Problems as error:
-        return Page(None, from_problems(error.problems))
-    resolved = resolve_request(request, _find_policy_of_run)
-    request, interpreted = resolved.request, [CheckResult("OK", one.typed.text, one.message) for one in resolved.taken]
-    if resolved.problems or not (run := resolved.run):
-        return Page(None, [*interpreted, *from_problems([*resolved.problems, *_further_problems(resolved, here=here)])])
-    choices = {group: path.stem for path, group in resolved.files if group}
-    context = fit_settings(Context(run, here or run.hardware.is_cpu), resolved.given)
-    run = context.asked
-    checked = page(context)
-    results = [*interpreted, *checked.results]
-    return replace(checked, results=results, choices=choices, origins=origins_of(run, resolved), notes=request.notes)
+        return Page(None, from_problems(error.problems), invalid=error.problems)
+    interpreted = [CheckResult("OK", one.typed.text, one.message) for one in resolved.taken]
+    if not resolved.run or resolved.problems:
+        problems = _all_problems(resolved, here=here)
+        return Page(None, [*interpreted, *from_problems(problems)], invalid=problems)
+    context = fit_settings(_context(resolved.run, here=here), resolved.given)
+    run, folder, known = context.asked, folder_of(context.asked), not context.model_problems
+    return Page(
+        run, [*interpreted, *run_checks(context)], context.steps, folder, run.engine.plan(run, folder).processes,
+        choices={group: path.stem for path, group in resolved.files if group}, differs=differing(run),
+        origins=origins_of(run, resolved),
+        memory=memory.to_node(context.run, memory.limit(run.taken)) if known else None,
+        notes=resolved.request.notes, first=context.train.rows[: lengths.SHOWN] if known else (),
+        taken=tuple(one.line for one in resolved.taken), given=resolved.given,
+    )  # fmt: skip
+
+
+def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Page:
+    """The plan of a run that may start here. Raises `Problems` with all invalid arguments and all that would fail."""
+    return plan(overrides, config_dir, recipe=recipe, here=True).accepted()
+
+
+def ready(run: RunSpec) -> Page:
+    """Raises `Problems` with everything that would fail here."""
+    return Page(run, list(run_checks(_context(run, here=True)))).accepted()
+
+
+def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
+    """The run of these arguments, fitted to its rows and to memory. Raises `Problems`."""
+    resolved = _resolve(overrides, config_dir)
+    if not resolved.run or resolved.problems:
+        raise Problems(resolved.problems)
+    return fit_settings(_context(resolved.run, here=False), resolved.given).asked
+
+
+def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:
+    """Everything that would fail; `here` as for a plan."""
+    return _failures(run_checks(_context(run, here=here)))
+
+
+def check_fetched(run: RunSpec) -> list[CheckResult]:
+    """The warnings on fetched models and data. Raises `Problems` where any check fails."""
+    context = Context(run, here=True)
+    checks = (model.check, text.check, rows.check, reward.check, steps.check, memory.check)
+    return Page(run, [result for check in checks for result in check(context)]).accepted().warnings
+
+
+def _resolve(overrides: Sequence[str], config_dir: Path | None, recipe: str | None = None) -> Resolution:
+    return resolve_request(run_request(overrides, config_dir, recipe), _find_policy_of_run)
 
 
 def _find_policy_of_run(name: str) -> str:
@@ -105,86 +159,21 @@ def _find_policy_of_run(name: str) -> str:
     return str(folder.path) if folder else ""
 
 
-def page(context: Context) -> Page:
-    """The run with the results of all checks."""
-    run = context.asked
-    folder = folder_of(run)
-    processes = run.engine.plan(run, folder).processes
-    memory_node = memory.to_node(context.run, memory.limit(run.taken)) if not context.model_problems else None
-    return Page(run, list(run_checks(context)), context.steps, folder, processes,
-                differs=differing(run), memory=memory_node,
-                first=() if context.model_problems else context.train.rows[: lengths.SHOWN])  # fmt: skip
+def _context(run: RunSpec, *, here: bool) -> Context:
+    return Context(run, (here or run.hardware.is_cpu) and not run.cluster.queues)
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A run that may start here: no check failed."""
-
-    run: RunSpec
-    warnings: list[CheckResult]
-    given: Collection[str] = frozenset(REASONS)
-    """Settings that arguments or config files set."""
-    notes: tuple[str, ...] = ()
-    """How arguments in another spelling were interpreted."""
-
-
-def ready(run: RunSpec) -> Ready:
-    """Raises `Problems` with everything that would fail here."""
-    return Ready(run, _warnings(run_checks(Context(run, here=not run.cluster.queues))))
-
-
-@activity.reported("reading the settings")
-def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Ready:
-    """The run of `recipe` and these arguments. Raises `Problems` with all invalid arguments and all that would fail
-    here."""
-    request = run_request(overrides, config_dir, recipe)
-    resolved = resolve_request(request, _find_policy_of_run)
-    if resolved.problems or not resolved.run:
-        raise Problems([*resolved.problems, *_further_problems(resolved, here=True)])
-    context = fit_settings(Context(resolved.run, here=not resolved.run.cluster.queues), resolved.given)
-    warnings = _warnings(run_checks(context))
-    return Ready(context.asked, warnings, resolved.given, tuple(one.line for one in resolved.taken))
-
-
-def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
-    """The run of these arguments, fitted to its rows and to memory. Raises `Problems`."""
-    resolved = resolve_request(run_request(overrides, config_dir), _find_policy_of_run)
-    if resolved.problems or not resolved.run:
-        raise Problems(resolved.problems)
-    return fit_settings(Context(resolved.run, here=False), resolved.given).asked
-
-
-def _further_problems(resolved: Resolution, *, here: bool) -> list[Problem]:
-    """What would fail in the run without its invalid arguments, so that one mistake does not hide another."""
+def _all_problems(resolved: Resolution, *, here: bool) -> list[Problem]:
+    """What is wrong with the arguments, and what would fail in the run without the invalid ones, so that one mistake
+    does not hide another."""
     if not resolved.run:
-        return []
-    here = (here and not resolved.run.cluster.queues) or resolved.run.hardware.is_cpu
-    context = fit_settings(Context(resolved.run, here), resolved.given)
-    unknown_groups = resolved.ignored.names if resolved.ignored else set()
+        return resolved.problems
+    context, ignored = fit_settings(_context(resolved.run, here=here), resolved.given), resolved.ignored
+    unknown_groups = ignored.names if ignored else set()
     checks = [check for check, groups in CHECKS.items() if groups is not None and not unknown_groups & {*groups}]
     others = _failures(result for check in checks for result in check(context))
-    return [one for one in others
-            if not (resolved.ignored and resolved.ignored.explains(one)) and one not in resolved.problems]  # fmt: skip
-
-
-def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:
-    """Everything that would fail; `here` as for a plan."""
-    return _failures(run_checks(Context(run, here or run.hardware.is_cpu)))
-
-
-def check_fetched(run: RunSpec) -> list[CheckResult]:
-    """The warnings on fetched models and data. Raises `Problems` where any check fails."""
-    context = Context(run, here=True)
-    checks = (model.check, text.check, rows.check, reward.check, steps.check, memory.check)
-    return _warnings(result for check in checks for result in check(context))
-
-
-def _warnings(checked: Iterable[CheckResult]) -> list[CheckResult]:
-    """The warnings among results. Raises `Problems` with the failures."""
-    results = list(checked)
-    if failures := _failures(results):
-        raise Problems(failures)
-    return [result for result in results if result.level == "WARN"]
+    further = [one for one in others if one not in resolved.problems and not (ignored and ignored.explains(one))]
+    return [*resolved.problems, *further]
 
 
 def _failures(results: Iterable[CheckResult]) -> list[Problem]:

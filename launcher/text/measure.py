@@ -306,7 +306,7 @@ class EndTokens:
 # ---- chat template
 
 
-class Written(NamedTuple):
+class WrittenRow(NamedTuple):
     """What the chat template writes of a row's last answer, and of the turns before it."""
 
     row: Row
@@ -330,7 +330,7 @@ def check_template(encoder: Encoder, rows: Sequence[Row], folder: Path) -> Itera
     yield from _wrong_frames(encoder, written, file)
 
 
-def _write(encoder: Encoder, row: Row) -> Written | None:
+def _write(encoder: Encoder, row: Row) -> WrittenRow | None:
     turns, places = imitated_turns(row, "last")
     before, answer = (turns[: places[0]], turns[places[0]]) if places else (turns, None)
     try:
@@ -341,7 +341,7 @@ def _write(encoder: Encoder, row: Row) -> Written | None:
     if answer:
         with suppress(Unwritable):
             learned = encoder.exchange(before, answer, row.template_args).answer
-    return Written(row, turns, before, opening, answer, learned)
+    return WrittenRow(row, turns, before, opening, answer, learned)
 
 
 def _loss(what: str, rows: Sequence[Row], of: Sequence[Any], fix: str, effect: str = "") -> Iterator[CheckResult]:
@@ -351,13 +351,18 @@ def _loss(what: str, rows: Sequence[Row], of: Sequence[Any], fix: str, effect: s
         yield CheckResult("WARN", "model.path", message, fix)
 
 
-def _lost_texts(written: Sequence[Written], file: Path) -> Iterator[CheckResult]:
-    """Check for turns most of whose words the template does not write."""
+def _lost_texts(written: Sequence[WrittenRow], file: Path) -> Iterator[CheckResult]:
+    """Check for turns that the template does not write."""
     questions = {tuple((turn["role"], turn["content"]) for turn in each.before) for each in written}
     if len(questions) > 1 and len({each.opening for each in written}) == 1:
         message = f"the chat template writes the same, {shortened(written[0].opening)!r}, whatever is asked"
         yield CheckResult("FAIL", "model.path", message, f"fix the chat template in {file}")
-        return
+    else:
+        yield from _lost_turns(written, file)
+
+
+def _lost_turns(written: Sequence[WrittenRow], file: Path) -> Iterator[CheckResult]:
+    """Check for turns most of whose words are missing."""
     whole = f"write the assistant's content whole in {file} (chat_template), or use data.chat_template=never"
     parts = [
         ("most of the answers", ", so that is not learnt", whole, "assistant",
@@ -371,7 +376,7 @@ def _lost_texts(written: Sequence[Written], file: Path) -> Iterator[CheckResult]
         yield from _loss(f"the chat template leaves out {what}", lost, said, fix, effect)
 
 
-def _lost_arguments(encoder: Encoder, written: Sequence[Written]) -> Iterator[CheckResult]:
+def _lost_arguments(encoder: Encoder, written: Sequence[WrittenRow]) -> Iterator[CheckResult]:
     """Check for arguments, tools and their keys that the template does not read or write."""
     words = set(re.findall(r"\w+", encoder.template))
     for name in sorted(encoder.data.template_args.keys() - words):
@@ -385,16 +390,21 @@ def _lost_arguments(encoder: Encoder, written: Sequence[Written]) -> Iterator[Ch
         use = "use a model whose template has tools" if name.startswith("tool") else "use one that reads it"
         yield from _loss(f"the chat template does not write {name}", rows, written, f"{use}, or rows without them")
     if "tools" in words:
-        lost = {key: each.row for each in written
-                for key in _lost_keys(each.row.template_args.get("tools"), each.opening)}  # fmt: skip
-        if lost:
-            first = next(iter(lost.values())).where
-            message = f"the chat template leaves out {', '.join(lost)} of tools, as of {first}"
-            fix = "write them as it reads them: with type and function, of name, description and parameters"
-            yield CheckResult("WARN", "model.path", message, fix)
+        yield from _lost_tools(written)
 
 
-def _lost_reasoning(encoder: Encoder, written: Sequence[Written]) -> Iterator[CheckResult]:
+def _lost_tools(written: Sequence[WrittenRow]) -> Iterator[CheckResult]:
+    """Check for keys of tools that the template does not write."""
+    lost = {key: each.row for each in written
+            for key in _lost_keys(each.row.template_args.get("tools"), each.opening)}  # fmt: skip
+    if lost:
+        first = next(iter(lost.values())).where
+        message = f"the chat template leaves out {', '.join(lost)} of tools, as of {first}"
+        fix = "write them as it reads them: with type and function, of name, description and parameters"
+        yield CheckResult("WARN", "model.path", message, fix)
+
+
+def _lost_reasoning(encoder: Encoder, written: Sequence[WrittenRow]) -> Iterator[CheckResult]:
     """Check for reasoning that is not learned, and for an empty one that is."""
     has_switch = "enable_thinking" in encoder.template
     thought = [(each.row, reasoning_in(each.answer), each.learned or "") for each in written if each.answer]
@@ -409,7 +419,7 @@ def _lost_reasoning(encoder: Encoder, written: Sequence[Written]) -> Iterator[Ch
     yield from _loss("an empty thought is learnt before answers", empty, written, fix)
 
 
-def _wrong_frames(encoder: Encoder, written: Sequence[Written], file: Path) -> Iterator[CheckResult]:
+def _wrong_frames(encoder: Encoder, written: Sequence[WrittenRow], file: Path) -> Iterator[CheckResult]:
     """Check whether prompts have what the template writes around them, and whether it opens answers."""
     question, answer = [{"role": "user", "content": PROBE}], {"role": "assistant", "content": PROBE}
     try:

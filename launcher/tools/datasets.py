@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from yaml import YAMLError
-
 from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult
 from launcher.core.files import conf_dir
 from launcher.core.overrides import quoted
-from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.data.files import Files, expand
+from launcher.data.hub import Hub
 from launcher.data.keys import unread_keys
 from launcher.data.prepare import PreparedData, prepare
 from launcher.data.reader import FORMS, read_rows
@@ -28,6 +27,7 @@ from launcher.spec.data import ENDINGS, Dataset, OnDataProgress, RefusedRow, Row
 from launcher.spec.run import RunSpec
 
 LOOKED_AT = 100  # rows of a file
+_KINDS_OF_FORMATS: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
 _ALGORITHMS: dict[Kind, str] = {
     "answers": "algorithm=sft",
     "pairs": "algorithm=dpo",
@@ -71,7 +71,6 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     Raises `Problems`.
     """
     what = what.removeprefix("data=")  # as `rlrun train` takes it
-    data_words, holds = _choice_words(what, config_dir)
     groups_given = {word.partition("=")[0] for word in overrides}
     has_model = "model" in groups_given
     algorithm = [word for word in overrides if word.startswith("algorithm=")]
@@ -79,58 +78,42 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
         got = f"{kind} and {algorithm[0]} both say what the rows are"
         raise Problems(Problem("--for", got, "use one of them", "conflicting-settings"))
     model_words = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
+    data_words = _choice_words(what, config_dir)
     words = [*data_words, *model_words, "sampler.n=8", *(word for word in overrides if word not in algorithm)]
     if not algorithm:
-        algorithm = [_ALGORITHMS[kind or holds or _kind_of_format(overrides) or _kind_of_rows(what, words, config_dir)]]
+        algorithm = [_ALGORITHMS[kind or _held_kind(what, words, config_dir)]]
     run = resolve([*algorithm, *words], config_dir)
-    name = _without_ending(Path(what).name) if data_words[0] == "data=files" else what
+    name = what
+    if data_words[0] == "data=files":
+        ending = next((ending for ending in ENDINGS if what.lower().endswith(ending)), "")
+        name = Path(what).name[: -len(ending) or None]
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model)
 
 
-def _without_ending(file: str) -> str:
-    return next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
-
-
-def _choice_words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
-    """The overrides that choose the dataset, and what it holds where its config says so."""
+def _choice_words(what: str, config_dir: Path | None) -> list[str]:
+    """The overrides that choose the dataset."""
     names = _dataset_choices(config_dir)
     what = _choices_by_repo().get(what, what)
     if what in names:
-        files = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
-        return [f"data={what}"], _read_kind(next(file for file in files if file.is_file()))
+        return [f"data={what}"]
     if any(Path(name).is_file() for name in expand(what)):
-        return ["data=files", f"data.train_files={quoted(what)}"], None
+        return ["data=files", f"data.train_files={quoted(what)}"]
     if is_id(what) and not what.lower().endswith(ENDINGS):
-        return ["data=hub", f"data.repo={what}"], None
+        return ["data=hub", f"data.repo={what}"]
     got = "not a file, a hub id (owner/name) or a choice of data"
     raise Problems(Problem(short_repr(what), got, suggest(what, names), "not-found"))
 
 
-def _read_kind(file: Path) -> Kind:
-    """The kind of rows that the config of a dataset states, by default prompts. Raises `Problems`."""
-    try:
-        kind: Kind = parse_yaml(file.read_bytes()).get("holds", "prompts")
-    except (OSError, ValueError, YAMLError, AttributeError) as error:
-        got = f"cannot be read, {error_message(error)}"
-        raise Problems(Problem(str(file), got, "use a choice of data", "bad-file")) from error
-    if kind not in _ALGORITHMS:
-        raise Problems(Problem(str(file), f"holds is {short_repr(kind)}", f"use {', '.join(_ALGORITHMS)}", "bad-file"))
-    return kind
-
-
-def _kind_of_format(overrides: Sequence[str]) -> Kind | None:
-    """The usual kind of rows of `data.format`; None where it is not given, or has none."""
-    kinds: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
-    return next((kinds.get(word.partition("=")[2]) for word in overrides if word.startswith("data.format=")), None)
-
-
-def _kind_of_rows(what: str, words: Sequence[str], config_dir: Path | None) -> Kind:
-    has_keys = any(word.startswith(("data.prompt_key=", "data.response_key=")) for word in words)
-    settings = resolve(["algorithm=sft", *words], config_dir).data if has_keys else Files()
-    for name in expand(what):
-        if Path(name).is_file() and isinstance(settings, Files):
-            return inspect_rows(name, settings)
-    raise Problems(Problem("--for", f"what the rows of {what} are is unknown", "use answers, pairs, prompts or mixed"))
+def _held_kind(what: str, words: Sequence[str], config_dir: Path | None) -> Kind:
+    """The kind of rows that a dataset holds, by its settings or its first rows. Raises `Problems`."""
+    data = resolve(["algorithm=sft", *words], config_dir).data
+    if not isinstance(data, Files):
+        return "prompts"
+    kind = (data.holds if isinstance(data, Hub) else None) or _KINDS_OF_FORMATS.get(data.format)
+    if kind or not isinstance(data, Hub):
+        return kind or inspect_rows(data.expanded("train")[0], data)
+    got = f"what the rows of {what} are is unknown"
+    raise Problems(Problem("--for", got, "use answers, pairs, prompts or mixed"))
 
 
 def made_ready(found: Chosen, watch: OnDataProgress, into: Path) -> PreparedData:
@@ -150,7 +133,10 @@ def unread(found: Chosen, watch: OnDataProgress) -> list[CheckResult]:
 
 def inspect_rows(file: str, settings: Files) -> Kind:
     """The kind of a file's first rows, read with `settings`. Raises `Problems` where they are of none."""
-    rows = _first_rows(file)
+    first = list(islice(read_rows(file), LOOKED_AT))
+    if not (rows := [row for row in first if isinstance(row, RawRow)]):
+        reason = f": {first[0].reason}" if first and isinstance(first[0], RefusedRow) else ""
+        raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
     if paired := sum(_has(row, "chosen", "rejected") for row in rows):
         return "pairs" if paired == len(rows) else "mixed"
     graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in rows)
@@ -159,15 +145,6 @@ def inspect_rows(file: str, settings: Files) -> Kind:
     if isinstance(as_answers, RefusedRow) and isinstance(as_prompts, RefusedRow):
         raise Problems(Problem(as_answers.where, as_answers.reason, "use prompt and response", "bad-row"))
     return "prompts" if graded or isinstance(as_answers, RefusedRow) else "answers"
-
-
-def _first_rows(file: str) -> list[RawRow]:
-    rows = list(islice(read_rows(file), LOOKED_AT))
-    readable = [row for row in rows if isinstance(row, RawRow)]
-    if not readable:
-        reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
-        raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
-    return readable
 
 
 def _has(row: RawRow, *keys: str) -> bool:

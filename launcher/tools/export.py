@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,25 +19,17 @@ from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.stored import read_run
-from launcher.tools.merge import output
-from launcher.tools.merge.folder import ModelFolder, open_model
-from launcher.tools.merge.merge import LORA, MergeRequest, OnMergeProgress, merge
+from launcher.tools.merge.folder import ModelFolder, draft_folder, open_model, out_problems
+from launcher.tools.merge.merge import LORA, MergeRequest, MergeResult, OnMergeProgress, merge
 
 README = "README.md"
 
 
 @dataclass(frozen=True)
-class Exported:
-    path: Path
+class Exported(MergeResult):
     step: int
-    bytes: int
-    tensors: int
     adapter: bool
     """Whether it holds a LoRA adapter and not a whole model."""
-    files: Mapping[str, str]
-    """sha256 of the weights' files."""
-    notes: tuple[str, ...] = ()
-    """Notes for the user."""
 
 
 def export(
@@ -60,7 +52,7 @@ def export(
         if fold:
             texts = {README: _card(run, one, None)}
             merged = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
-            return Exported(out, one.step, merged.bytes, merged.tensors, False, merged.files, merged.notes)
+            return Exported(**vars(merged), step=one.step, adapter=False)
         return _copy_policy(run, one, out, show, policy)
 
 
@@ -81,9 +73,9 @@ def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, polic
     """Copy the policy, and its base where that is beside it, as they are."""
     files = [path for path in policy.path.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
-    if problems := output.out_problems(out, [one.path.resolve()], size):
+    if problems := out_problems(out, [one.path.resolve()], size):
         raise Problems(problems)
-    with output.draft_folder(out) as draft:
+    with draft_folder(out) as draft:
         done = 0
         for path in files:
             target = draft / path.relative_to(policy.path)
@@ -98,22 +90,18 @@ def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, polic
         if changed or (not expected and faults(one.path)):
             where = str(policy.path / changed[0]) if changed else str(one.path)
             raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))
-        (draft / README).write_text(redact(_card(run, one, _describe_base(policy))), encoding="utf-8")
+        base = None
+        if policy.is_adapter:
+            beside = (policy.path / "base").is_dir()
+            base = "the folder `base` beside it" if beside else f"`{policy.config.get('base_model_name_or_path')}`"
+        (draft / README).write_text(redact(_card(run, one, base)), encoding="utf-8")
         count = sum(len(tensors(path.parent, [path.name])) for path in weights)
         written = sum(path.stat().st_size for path in weights)
-    return Exported(out, one.step, written, count, policy.is_adapter, digests)
-
-
-def _describe_base(policy: ModelFolder) -> str | None:
-    """Where to find the base of an adapter, for the model card; None for a whole model."""
-    if not policy.is_adapter:
-        return None
-    beside = (policy.path / "base").is_dir()
-    return "the folder `base` beside it" if beside else f"`{policy.config.get('base_model_name_or_path')}`"
+    return Exported(out, count, written, digests, (), one.step, policy.is_adapter)
 
 
 def _card(run: Folder, one: Kept, base: str | None) -> str:
-    """A model card: which run, which step, how good."""
+    """A model card: which run, which step, how good; of an adapter also where its base is."""
     rows = [f"| `{name}` | {value:.6g} |" for name, value in sorted(validation(one.metrics).items())]
     return "\n".join(
         [

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, Problems
@@ -43,29 +43,30 @@ def choose(
 
     Raises `Problems`, those of the model's files too.
     """
-    template_args = dict(template_args or {})
-    run = store.named(name, root)
-    if run is None and (step is not None or best):
-        option = "--best" if best else "--step"
-        raise Problems(Problem(option, f"chooses a checkpoint of a run, and {name!r} is none", "leave it out"))
+    run, usual, label = store.named(name, root), None, name
+    data = Files(template_args=dict(template_args or {}))
     if run:
         kept = _checkpoint(run, step, best)
-        template = kept_checkpoints.stored_setting(run, "data", "chat_template")
-        args = kept_checkpoints.stored_setting(run, "data", "template_args")
-        trusted = kept_checkpoints.stored_setting(run, "model", "trust_remote_code")
-        longest = kept_checkpoints.stored_setting(run, "data", "max_response_length")
+        label, folder = f"{run.name}, step {kept.step}", FORMAT.policy_path(kept.path)
+        names = ("chat_template", "template_args", "max_response_length")
+        template, args, longest = (kept_checkpoints.stored_setting(run, "data", each) for each in names)
+        args = args if isinstance(args, dict) else {}
+        chat_template: Literal["never", "auto"] = "never" if template == "never" else "auto"
+        data = Files(chat_template=chat_template, template_args=args | dict(template_args or {}))
         usual = longest if isinstance(longest, int) and longest > 0 else None
-        if isinstance(args, dict):
-            template_args = args | template_args
-        data = Files(chat_template="never" if template == "never" else "auto", template_args=template_args)
-        label = f"{run.name}, step {kept.step}"
-        return _readable(AnsweringModel(label, FORMAT.policy_path(kept.path), data, trust or trusted is True, usual))
-    pretrained, plain_data = Pretrained(path=name), Files(template_args=template_args)
-    if pretrained.on_hub:
-        return _readable(AnsweringModel(name, models.find_or_download(pretrained, watch), plain_data, trust))
-    if not Path(name).expanduser().exists() and "/" not in name:
-        store.find(name, root)  # raises, and suggests names of runs
-    return _readable(AnsweringModel(name, Path(name).expanduser(), plain_data, trust))
+        trust = trust or kept_checkpoints.stored_setting(run, "model", "trust_remote_code") is True
+    elif step is not None or best:
+        option = "--best" if best else "--step"
+        raise Problems(Problem(option, f"chooses a checkpoint of a run, and {name!r} is none", "leave it out"))
+    elif (pretrained := Pretrained(path=name)).on_hub:
+        folder = models.find_or_download(pretrained, watch)
+    else:
+        folder = Path(name).expanduser()
+        if not folder.exists() and "/" not in name:
+            store.find(name, root)  # raises, and suggests names of runs
+    if problems := Pretrained(path=str(folder), trust_remote_code=trust).problems():
+        raise Problems(replace(problem, where=label) for problem in problems)
+    return AnsweringModel(label, folder, data, trust, usual)
 
 
 def read_args(text: str | None) -> dict[str, Any]:
@@ -85,13 +86,6 @@ def _checkpoint(run: Folder, step: int | None, best: bool) -> kept_checkpoints.K
     if best:
         return kept_checkpoints.best(run)
     return kept_checkpoints.newest(run) if step is None else kept_checkpoints.of_step(run, step)
-
-
-def _readable(chosen: AnsweringModel) -> AnsweringModel:
-    model = Pretrained(path=str(chosen.folder), trust_remote_code=chosen.trust_remote_code)
-    if problems := model.problems():
-        raise Problems(replace(problem, where=chosen.label) for problem in problems)
-    return chosen
 
 
 def with_system(row: Row, system: str | None) -> Row:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 
@@ -13,7 +12,7 @@ from launcher.config.resolve import resolve
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, awaits_others, judge_trial
-from launcher.spec.algorithm import Kind as Taken
+from launcher.spec.algorithm import Kind
 from launcher.spec.data import OnDataProgress, RefusedRow, Row, make_answer, needs_rollout
 from launcher.spec.reward import score_safely
 from launcher.spec.run import RunSpec
@@ -74,8 +73,15 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     if problems := [*run.data.problems(), *run.reward.problems()]:
         raise Problems(problems)
     run = replace(run, data=run.data.fetched(watch))
-    refused = list[RefusedRow]()
-    rows = list(islice(_usable_rows(run, refused), count))
+    row_kind: Kind = run.algorithm.data if run.algorithm.sampled else "prompts"
+    rows, refused = list[Row](), list[RefusedRow]()
+    for row in run.data.read("train", row_kind):
+        if isinstance(row, RefusedRow):
+            refused.append(row)
+        elif needs_rollout(row, "train", row_kind):
+            rows.append(row)
+        if len(rows) == count:
+            break
     if not rows:
         bad_rows = [Problem(row.where, row.reason, code="bad-row") for row in refused[:SHOWN]]
         raise Problems(bad_rows or Problem("data", "no row has a prompt", "use rows with prompts", "bad-row"))
@@ -103,20 +109,6 @@ def _judge(trial: RewardTrial) -> list[str]:
     if not failures and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
         failures.append(f"every kind of answer scores {compact(first)}, so nothing can be learnt")
     return failures
-
-
-def _row_kind(run: RunSpec) -> Taken:
-    return run.algorithm.data if run.algorithm.sampled else "prompts"
-
-
-def _usable_rows(run: RunSpec, refused: list[RefusedRow]) -> Iterator[Row]:
-    """The rows with a prompt; those that cannot be used are added to `refused`."""
-    kind = _row_kind(run)
-    for row in run.data.read("train", kind):
-        if isinstance(row, RefusedRow):
-            refused.append(row)
-        elif needs_rollout(row, "train", kind):
-            yield row
 
 
 def _summary(trial: RewardTrial, name: str) -> AnswerKind:

@@ -10,8 +10,8 @@ from launcher.config.resolve import resolve
 from launcher.core.overrides import key_of
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.passed_on import as_passed_on
+from launcher.tools.importing.launch import config_of, differing, program_of
 from launcher.tools.importing.script import import_script
-from launcher.tools.importing.verl_config import config_of, differing, program_of
 
 A, R, M = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 ROWS = "data.train_files=train.parquet data.val_files=val.parquet"

@@ -14,8 +14,7 @@ from launcher.config.compose import groups
 from launcher.config.diagnose import CHOICES
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
-from launcher.preflight.checks.context import Context
-from launcher.preflight.plan import page
+from launcher.preflight import plan
 from launcher.spec.run import Optim
 from launcher.spec.stored import from_yaml, to_yaml
 
@@ -50,7 +49,7 @@ def problems(words: Iterable[str], config_dir: Path | None = None) -> list[str]:
         run = resolve([*base, *words], config_dir)
     except Problems as found:
         return found.lines
-    return [result.line for result in page(Context(run, run.hardware.is_cpu)).results if result.level == "FAIL"]
+    return [str(problem) for problem in plan.problems(run, here=False)]
 
 
 def choices(group: str) -> str:

@@ -70,8 +70,8 @@ def test_a_revision_has_a_folder_of_its_own(hub: Any, download: Any, tmp_path: P
 
 REFUSED = [
     # a repository, why it is no model to take
-    ({"pytorch_model.bin": b"p"}, "has its weights as 'pytorch_model.bin' only, a format that can run code"),
-    ({"README.md": b"x"}, f"has no model.safetensors and no {INDEX}"),
+    ({"pytorch_model.bin": b"p"}, "holds weights as pickle only ('pytorch_model.bin'), which can run code"),
+    ({"README.md": b"x"}, "holds no weights that are read here, but weights-1.safetensors.x; use model"),
     ({INDEX: index("../evil.safetensors")}, f"{INDEX}: '../evil.safetensors': leads out of its folder"),
     ({INDEX: index("gone.safetensors")}, f"{INDEX}: 'gone.safetensors': is named by the index and is not there"),
     ({"model.safetensors": b"w", "config.json": b'{"auto_map": {"AutoModel": "modeling_x.X"}}'},

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,28 @@ def test_the_result_is_the_formula_to_one_ulp(method: str, dtype: str, model: Ma
         models = [of_x[name].double(), of_y[name].double()]
         expected = METHODS[method]().mix(models, of_base[name].double()).to(getattr(torch, dtype))
         assert value.dtype == expected.dtype and ulps(value, expected) <= 1, name
+    record = json.loads((tmp_path / "out" / "merge.json").read_text())
+    places = [(f"model {number}", str(at)) for number, at in enumerate((x, y), 1)]
+    places += [("base", str(base))] if method == "ties" else []
+    assert (record["method"], [(one["is"], one["path"]) for one in record["inputs"]]) == (method, places)
+    assert record["parameters"] == asdict(METHODS[method]())
+    assert record["inputs"][0]["sha256"] == {file.name: sha256(file) for file in x.glob("*.safetensors")}
+    assert record["sha256"] == {file.name: sha256(file) for file in (tmp_path / "out").glob("*.safetensors")}
 
 
-@pytest.mark.parametrize(
-    "more", [{"kind": "llama"}, {"tie_word_embeddings": True, "shard": "20KB"}], ids=["llama", "tied, sharded"],
-)  # fmt: skip
-def test_transformers_loads_it_and_computes_with_the_merged_weights(more: Any, model: Make, tmp_path: Path) -> None:
-    x, y = model("x", 1, **more), model("y", 2, **more)
-    merged("linear", [x, y], tmp_path / "out", weights=(1.0, 3.0))
+def test_files_have_a_largest_size_and_transformers_loads_the_merged_weights(
+    model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.tools.merge.merge.SHARD", "20KB")
+    x, y = (model(name, seed, tie_word_embeddings=True, shard="20KB") for seed, name in enumerate("xy"))
+    request, heard = MergeRequest("linear", (str(x), str(y)), tmp_path / "out", {"weights": (1.0, 3.0)}), list[Any]()
+    made = merge(request, lambda *one: heard.append(one))
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    held = {file: load_file(tmp_path / "out" / file) for file in made.files}
+    sizes = [sum(tensor.nbytes for tensor in part.values()) for part in held.values()]
+    assert len(held) > 2 and index["weight_map"] == {name: file for file, part in held.items() for name in part}
+    assert made.bytes == sum(sizes) and max(sizes) <= 20_000
+    assert len(heard) == len(index["weight_map"]) and heard[-1] == ("mixing", made.bytes, made.bytes)
     theirs, one, other = (AutoModelForCausalLM.from_pretrained(at) for at in (tmp_path / "out", x, y))
     with torch.no_grad():
         for weight, second, found in zip(*(m.parameters() for m in (one, other, theirs)), strict=True):
@@ -71,20 +86,6 @@ def test_transformers_loads_it_and_computes_with_the_merged_weights(more: Any, m
         assert torch.equal(theirs(input_ids=ids).logits, one(input_ids=ids).logits)
     tokens = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokens("abc 12").input_ids == AutoTokenizer.from_pretrained(x)("abc 12").input_ids
-
-
-def test_files_have_a_largest_size_and_each_tensor_is_told(
-    model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("launcher.tools.merge.merge.SHARD", "20KB")
-    x, y, heard = model("x", 1), model("y", 2), list[tuple[str, int, int]]()
-    made = merge(MergeRequest("linear", (str(x), str(y)), tmp_path / "out"), lambda *one: heard.append(one))
-    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
-    held = {file: load_file(tmp_path / "out" / file) for file in made.files}
-    sizes = [sum(tensor.nbytes for tensor in part.values()) for part in held.values()]
-    assert len(held) > 2 and index["weight_map"] == {name: file for file, part in held.items() for name in part}
-    assert made.bytes == sum(sizes) and max(sizes) <= 20_000
-    assert len(heard) == len(index["weight_map"]) and heard[-1] == ("mixing", made.bytes, made.bytes)
 
 
 def test_the_result_has_the_number_format_of_the_first(plain: Make, tmp_path: Path) -> None:
@@ -101,16 +102,6 @@ def test_whole_numbers_are_kept_where_all_agree(plain: Make, tmp_path: Path) -> 
     found = tensors(tmp_path / "out")
     assert torch.equal(found["n"], counted["n"]) and torch.equal(found["b"], counted["b"])
     assert torch.equal(found["w"], torch.full((3,), 0.5, dtype=torch.float16))
-
-
-def test_the_record_says_where_it_comes_from(model: Make, tmp_path: Path) -> None:
-    base, x = model("base", 0), model("x", 1, shard="20KB")
-    merged("ties", [x], tmp_path / "out", base, density=0.5)
-    record = json.loads((tmp_path / "out" / "merge.json").read_text())
-    assert (record["method"], record["parameters"]) == ("ties", {"density": 0.5, "scale": 1.0})
-    assert [(one["is"], one["path"]) for one in record["inputs"]] == [("model 1", str(x)), ("base", str(base))]
-    assert record["inputs"][0]["sha256"] == {file.name: sha256(file) for file in x.glob("*.safetensors")}
-    assert record["sha256"] == {file.name: sha256(file) for file in (tmp_path / "out").glob("*.safetensors")}
 
 
 # ---- runs and checkpoints

@@ -14,7 +14,6 @@ from launcher.engines.torch.model.load import load_model
 from launcher.models import catalogue, size
 from launcher.models.config import architecture
 from launcher.models.scratch import Scratch
-from launcher.spec.model import Architecture
 
 CHOICES = catalogue.choices(conf_dir() / "model")
 PUBLISHED = {  # weights in the repositories' own safetensors; of tied models the last layer counts once
@@ -43,7 +42,7 @@ def test_the_catalogue_is_whole() -> None:
     assert [name for name, model in CHOICES.items() if model.gated] == ["llama3-8b-instruct", "llama3-70b-instruct"]
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-0.5b-instruct", "deepseek-llm-7b-chat", "qwen3-235b-a22b"])
+@pytest.mark.parametrize("name", ["deepseek-llm-7b-chat", "qwen3-235b-a22b"])
 def test_a_choice_has_as_many_weights_as_the_library_builds(name: str) -> None:
     shape = CHOICES[name].architecture
     assert shape
@@ -57,11 +56,9 @@ TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num
 CONFIGS = [
     {"model_type": "llama"},
     {"model_type": "llama", "attention_bias": True, "mlp_bias": True},  # each matrix has a bias
-    {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": True},
     {"model_type": "mistral", "head_dim": 16},  # heads wider than their share of hidden_size
     {"model_type": "qwen2"},  # queries, keys and values have a bias, and no setting says so
     {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
-    {"model_type": "qwen3", "attention_bias": True},
     {"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
 ]  # fmt: skip
 
@@ -80,7 +77,7 @@ def test_a_model_from_scratch(family: Any, tied: bool) -> None:
     assert size.parameters(model.shape) == weights(load_model(model, 0, torch.device("cpu")).base)
 
 
-@pytest.mark.parametrize("node", [CONFIGS[0], CONFIGS[5], CONFIGS[7]], ids=str)
+@pytest.mark.parametrize("node", [CONFIGS[0], CONFIGS[-2], CONFIGS[-1]], ids=str)
 def test_adapters_are_counted_as_peft_makes_them(node: dict[str, Any]) -> None:
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # half a second, only here
 
@@ -88,11 +85,3 @@ def test_adapters_are_counted_as_peft_makes_them(node: dict[str, Any]) -> None:
     made = sum(each.numel() for name, each in module.named_parameters() if "lora_" in name)
     shape = architecture(AutoConfig.for_model(**{**TINY, **node}).to_dict())
     assert shape and size.lora_parameters(shape, 4) == made
-
-
-def test_memory() -> None:
-    shape = Architecture(
-        model_type="llama", hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=2, vocab_size=10, max_position_embeddings=32,
-    )  # fmt: skip
-    assert size.kv_bytes_per_token(shape) == 2 * 2 * 2 * 2 * 2  # keys and values, layers, heads, width, bytes

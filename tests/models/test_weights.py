@@ -26,7 +26,6 @@ BAD = [
     (index("pytorch_model.bin"), "'pytorch_model.bin': is not a safetensors file"),
     (index("a.safetensors", "gone.safetensors"), "'gone.safetensors': is named by the index and is not there"),
     (index("a.safetensors", 5), "names no files in its weight_map"),
-    (index(), "names no files in its weight_map"),
     ("{", "names no files in its weight_map"),
     ('{"weight_map": ["a.safetensors"]}', "names no files in its weight_map"),
 ]  # fmt: skip
@@ -43,19 +42,13 @@ def test_a_bad_index_is_refused(text: str, output: str, tmp_path: Path) -> None:
     assert problem.startswith("model.path: ") and output in problem
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "x.ckpt", "flax_model.msgpack"])
-def test_pickles_are_no_weights(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"")
-    (line,) = map(str, weights.folder_faults(tmp_path))
-    assert f"holds weights as pickle only ('{name}'), which can run code; use safetensors" in line
-
-
 def test_a_folder_that_no_loader_takes_is_refused_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"p")
     path = tmp_path / "model.safetensors"
     (pickle,) = map(str, Pretrained(path=str(tmp_path)).problems())
-    assert pickle.startswith("model.path: ") and "holds weights as pickle only" in pickle
+    named = "holds weights as pickle only ('pytorch_model.bin'), which can run code; use safetensors"
+    assert pickle.startswith("model.path: ") and named in pickle
     save_file({"w": torch.zeros(4)}, path)
     assert Pretrained(path=str(tmp_path)).problems() == []
     whole = path.read_bytes()
@@ -91,22 +84,15 @@ ENTRY = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 
 
 @pytest.mark.parametrize("header", [
-    {"a": ENTRY | {"shape": [2**62]}}, {"a": ENTRY | {"dtype": "X9"}}, {"a": ENTRY | {"data_offsets": [4, 8]}},
-    {"a": ENTRY | {"shape": "x"}}, {"a": ENTRY | {"data_offsets": [0, 10**400]}}, {"a": {"dtype": "F32"}}, {"a": 5},
+    {"a": ENTRY | {"dtype": "X9"}}, {"a": ENTRY | {"data_offsets": [4, 8]}}, {"a": ENTRY | {"shape": [2**62]}}, [],
 ])  # fmt: skip
 def test_a_header_that_is_none_of_safetensors_is_named(tmp_path: Path, header: Any) -> None:
     write_header(tmp_path, header)
     (line,) = map(str, weights.cut_faults(tmp_path))
-    assert weights.SINGLE in line
+    assert weights.SINGLE in line and weights.shapes(tmp_path) is None
 
 
-def test_a_file_without_a_header_is_named(tmp_path: Path) -> None:
-    for data in (b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]"):
-        (tmp_path / weights.SINGLE).write_bytes(data)
-        assert weights.shapes(tmp_path) is None and len(weights.cut_faults(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("dtype", ["BOOL", "F8_E4M3", "F8_E8M0", "I8"])
+@pytest.mark.parametrize("dtype", ["BOOL", "F8_E4M3", "F8_E8M0"])
 def test_a_header_of_any_format_is_read(tmp_path: Path, dtype: str) -> None:
     write_header(tmp_path, {"b": {"dtype": dtype, "shape": [4], "data_offsets": [0, 4]},
                             "a": {"dtype": "BF16", "shape": [0, 4], "data_offsets": [4, 4]}})  # fmt: skip
@@ -119,7 +105,6 @@ CODE = [
     ({"auto_map": {"AutoModel": "other/repo--modeling.X"}}, "other/repo--modeling.X"),
     ({"model_type": "../qwen3", "auto_map": {"AutoModel": "m.X"}}, "m.X"),
     ({"model_type": "phi3", "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}}, ""),  # the library's own now
-    ({"model_type": "qwen3"}, ""),
     ({"model_type": "qwen3", "auto_map": {}}, ""),
 ]  # fmt: skip
 
@@ -188,8 +173,7 @@ def test_named_templates_are_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "named"),
     [
-        ({"r": "x"}, "r is 'x'"), ({"r": float("inf")}, "r is inf"), ({"r": -1}, "r is -1"),
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'"), ({"peft_type": None}, "peft_type is None"),
+        ({"r": "x"}, "r is 'x'"), ({"r": -1}, "r is -1"), ({"peft_type": None}, "peft_type is None"),
         ({"target_modules": 5}, "target_modules is 5"), ({"target_modules": r".*\.(q|v)_proj"}, ""),
         ({"target_modules": "all-linear"}, ""), ({}, ""), ({"target_modules": ".*q_proj"}, "leaves out"),
         ({"target_modules": "((a*)*)*b"}, "leaves out"), ({"target_modules": "("}, "a pattern that cannot be used"),
@@ -202,37 +186,15 @@ def test_what_peft_could_not_use_is_named(tmp_path: Path, entry: dict[str, Any],
     assert len(lines) == bool(named) and all(named in line and "adapter_config.json" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("model_type", ["llama"]), ("model_type", "a" * 2**20), ("dtype", ["float32"]), ("rope_theta", "x"),
-        ("rope_scaling", [1]), ("quantization_config", [1]), ("hidden_size", 2**30), ("head_dim", 10**9),
-    ],
-)  # fmt: skip
-def test_an_entry_that_no_model_has_is_named(name: str, value: Any) -> None:
-    (line,) = map(str, config.content_faults({"model_type": "llama", name: value}))
-    assert line.startswith(name) and "in config.json; use" in line and len(line) < 300
-
-
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        (
-            {"rope_scaling": {"rope_type": "linear", "factor": 0}},
-            "rope_scaling.factor is 0 in config.json; use a number above 0",
-        ),
-        (
-            {"rope_scaling": {"rope_type": "linear", "factor": 1e300}},
-            "rope_scaling.factor is 1e+300 in config.json; use",
-        ),
-        (
-            {"num_experts": 4, "num_experts_per_tok": 9},
-            "num_experts_per_tok is 9 in config.json, and num_experts 4; use",
-        ),
-        ({"num_attention_heads": 0}, "num_attention_heads is 0 in config.json; use a whole number of at most"),
-        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan in config.json; use about 1e-6"),
-    ],
-)
-def test_numbers_with_which_nothing_could_be_computed(more: dict[str, Any], named: str) -> None:
+@pytest.mark.parametrize(("more", "named"), [
+    ({"model_type": "a" * 2**20}, "model_type is 'aaa"), ({"dtype": ["float32"]}, "dtype is ['float32']"),
+    ({"rope_theta": "x"}, "rope_theta is 'x'"), ({"rope_scaling": [1]}, "rope_scaling is [1]"),
+    ({"hidden_size": 2**30}, "hidden_size is 1073741824 in config.json; use a whole number of at most"),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "rope_scaling.factor is 0 in config.json; use a number"),
+    ({"num_experts": 4, "num_experts_per_tok": 9}, "num_experts_per_tok is 9 in config.json, and num_experts 4; use"),
+    ({"num_attention_heads": 0}, "num_attention_heads is 0 in config.json; use a whole number of at most"),
+    ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan in config.json; use about 1e-6"),
+])  # fmt: skip
+def test_an_entry_that_no_model_has_is_named(more: dict[str, Any], named: str) -> None:
     (line,) = map(str, config.content_faults({"model_type": "llama", **more}))
-    assert line.startswith(named)
+    assert line.startswith(named) and "in config.json" in line and "; use" in line and len(line) < 300

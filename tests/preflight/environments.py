@@ -119,11 +119,6 @@ class Half(Base):
         return None
 
 
-class Begins(Base):
-    def reward(self, episode):
-        return float(self.truth.startswith(episode.turns[-1][0].content))
-
-
 class Forgets(Base):
     """Its state depends on how often it was made."""
 
@@ -153,11 +148,6 @@ class Hangs(Base):
 class Raises(Base):
     def reward(self, episode):
         return {}["no"]
-
-
-class Words(Base):
-    def reward(self, episode):
-        return "good"
 
 
 class Leaks(Base):

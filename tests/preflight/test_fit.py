@@ -34,14 +34,10 @@ RECIPES = Path(__file__).parents[2] / "recipes"
     ("words", "expected"),
     [
         (GRPO, {"sampler.n": 8, "optim.lr": 1e-4}),
-        ([*GRPO, "sampler.n=4", "optim.lr=1e-6"], {"sampler.n": 4, "optim.lr": 1e-6}),
         (["algorithm=ppo", *SFT[1:]], {"sampler.n": 1, "critic.optim.lr": 1e-3}),
         (["algorithm=sft", *HUB], {"optim.lr": 2e-5, "data.max_prompt_length": 512, "data.max_response_length": 1024}),
         (["algorithm=sft", *HUB, "model.lora_rank=8"], {"optim.lr": 2e-4}),
-        (["algorithm=grpo", *HUB], {"optim.lr": 1e-6}),
         (["algorithm=dpo", *HUB, "data=ultrafeedback", "model.lora_rank=8"], {"optim.lr": 5e-6}),
-        (["algorithm=sft", "model=tiny", "data=hub", "data.repo=a/b", "model.max_position_embeddings=300"],
-         {"data.max_prompt_length": 100, "data.max_response_length": 200}),
         (["algorithm=sft", "model=tiny", "data=hub", "data.repo=a/b", "model.max_position_embeddings=300",
           "data.max_response_length=50"], {"data.max_prompt_length": 250}),
         (["algorithm=sft", *HUB, "hardware.nproc_per_node=3"], {"data.train_batch_size": 255}),
@@ -60,8 +56,7 @@ def test_what_nobody_gave_fits_algorithm_and_model(words: list[str], expected: d
 
 @pytest.mark.parametrize(
     ("rows", "words", "batch"),
-    [(40, [], 8), (3, [], 3), (3000, [], 256), (40, ["data.train_batch_size=40"], 40),
-     (40, ["hardware.nproc_per_node=3"], 6)],
+    [(40, [], 8), (3, [], 3), (3000, [], 256), (40, ["hardware.nproc_per_node=3"], 6)],
 )  # fmt: skip
 def test_the_batch_fits_the_rows(rows: int, words: list[str], batch: int, tmp_path: Path) -> None:
     file = tmp_path / "train.jsonl"
@@ -78,7 +73,6 @@ def test_the_batch_fits_the_rows(rows: int, words: list[str], batch: int, tmp_pa
         (["trainer.total_training_steps=9"], "trainer.total_training_steps: 9 updates in 9 steps: "),
         (["trainer.total_epochs=2"], "trainer.total_epochs: "),
         (["trainer.total_training_steps=3"], ""),
-        ([], ""),
     ],
 )  # fmt: skip
 def test_too_few_updates_are_named_with_enough(words: list[str], fix: str, tmp_path: Path) -> None:
@@ -105,7 +99,6 @@ ROWS = [{"prompt": f"What is {n} + 1?", "response": str(n + 1), "ground_truth": 
          {"trainer.total_epochs": 1, "trainer.test_freq": -1, "trainer.save_freq": -1}),
         (["trainer.total_training_steps=30"], 300, {"trainer.total_epochs": 1, "trainer.test_freq": 6}),
         (["algorithm=grpo"], 300, {"trainer.total_epochs": 10, "data.val_share": 0.1}),
-        (["data.val_share=0"], 300, {"data.val_share": 0.0, "trainer.test_freq": -1, "trainer.save_freq": -1}),
         ([], 19, {"data.val_share": 0.0, "trainer.test_freq": -1}),
         ([], 20, {"data.val_share": 0.1}),
         (["data.val_share=0.5"], 30, {"data.val_share": 0.5}),
@@ -140,17 +133,13 @@ def test_characters_without_a_token_are_warned_of(tmp_path: Path, monkeypatch: p
     assert found.level == "WARN" and "of the characters of the prompts" in found.message
 
 
-def test_memory_that_is_not_enough_shards_rounds_and_recomputes() -> None:
-    run: Any = run_of(["algorithm=grpo", *GPUS])
-    assert (run.engine.strategy, run.engine.mixed_precision) == ("fsdp2", True)
+def test_memory_that_is_not_enough_shards_rounds_and_recomputes_unless_that_is_given() -> None:
     page = plan(["algorithm=grpo", *GPUS])
+    run: Any = page.run
+    assert (run.engine.strategy, run.engine.mixed_precision) == ("fsdp2", True)
     (of_memory,) = (result for result in page.results if result.subject == "memory")
     assert of_memory.level == "OK" and "engine.strategy" in {value.name for value in page.differs}
-
-
-def test_what_is_given_stays() -> None:
-    given = ["engine.strategy=ddp", "engine.mixed_precision=false"]
-    run: Any = run_of(["algorithm=grpo", *GPUS, *given])
+    run = run_of(["algorithm=grpo", *GPUS, "engine.strategy=ddp", "engine.mixed_precision=false"])
     assert (run.engine.strategy, run.engine.mixed_precision) == ("ddp", False)
 
 
@@ -164,9 +153,8 @@ def test_a_gpu_without_bfloat16_is_not_asked_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "mixed"),
-    [("Tesla T4", False), ("Tesla V100S-PCIE-32GB", False), ("NVIDIA GeForce RTX 2080 Ti", False),
-     ("Quadro RTX 8000", False),
-     ("NVIDIA L4", True), ("NVIDIA RTX 2000 Ada Generation", True), ("NVIDIA A100-SXM4-40GB", True)],
+    [("Tesla V100S-PCIE-32GB", False), ("NVIDIA GeForce RTX 2080 Ti", False), ("Quadro RTX 8000", False),
+     ("NVIDIA RTX 2000 Ada Generation", True), ("NVIDIA A100-SXM4-40GB", True)],
 )  # fmt: skip
 def test_the_name_of_a_gpu_tells_whether_it_computes_bfloat16(name: str, mixed: bool) -> None:
     assert computes_bfloat16(name) is mixed
@@ -217,7 +205,6 @@ OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
     [
         ([*SFT, "optim.lr=5"], "WARN", "optim.lr"),
         ([*SFT, "optim.lr=1e-13"], "WARN", "optim.lr"),
-        (["algorithm=grpo", *HUB, "optim.lr=3e-4"], "WARN", "optim.lr"),
         ([*SFT, "model.dtype=bfloat16", "optim.lr=2.5e-5"], "WARN", "optim.lr"),
         ([*SFT, "optim.betas=[0.99,0.9]"], "WARN", "optim.betas"),
         ([*SFT, "optim.weight_decay=90"], "WARN", "optim.weight_decay"),
@@ -232,7 +219,6 @@ OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
         ([*GRPO, "trainer.ppo_epochs=100"], "WARN", "trainer.ppo_epochs"),
         (["algorithm=ppo", *GRPO[1:], "algorithm.gamma=0.99"], "WARN", "algorithm.gamma"),
         (["algorithm=dpo", *SFT[1:], "algorithm.beta=100"], "WARN", "algorithm.beta"),
-        (["algorithm=dpo", *SFT[1:], "algorithm.beta=1e-5"], "WARN", "algorithm.beta"),
         ([*SFT, "model.lora_rank=8", "model.lora_alpha=4096"], "WARN", "model.lora_alpha"),
         (["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=4096"], "WARN",
          "algorithm.max_response_length"),
@@ -247,10 +233,7 @@ def test_what_learns_nothing_is_named(words: list[str], level: str, subject: str
 @pytest.mark.parametrize(
     "words",
     [
-        GRPO,
-        SFT,
         [*SFT, "optim.lr=3e-3", "optim.betas=[0.9,0.95]", "optim.weight_decay=0.1"],
-        ["algorithm=dpo", *SFT[1:], "optim.lr=5e-7"],
         [*GRPO, "sampler.temperature=0.6", "sampler.top_k=20", "sampler.top_p=0.95", "algorithm.min_group_std=0.1"],
         ["algorithm=sft", *HUB, "model.lora_rank=8", "model.dtype=bfloat16"],
         ["algorithm=sft", *HUB, "model.lora_rank=256", "model.lora_alpha=16"],

@@ -7,7 +7,6 @@ as a person does.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -79,12 +78,6 @@ def test_valid_runs_are_not_refused(case: Any, tmp_path: Path) -> None:
     assert found.passed, found
 
 
-def test_there_are_enough_cases_and_each_has_a_name_of_its_own() -> None:
-    assert len(CASES) >= 40 and len(HEALTHY) >= 15
-    names = [case.name for case in [*CASES, *HEALTHY]]
-    assert len(set(names)) == len(names)
-
-
 # ---- the judge
 
 
@@ -104,7 +97,6 @@ ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "
     [
         (NAMED, FINE, (True, True, True)),
         (output("WARN"), FINE, (False, False, True)),  # a failure must FAIL
-        (output(subject="optim"), FINE, (False, False, True)),  # another setting is named
         (output(message="is wrong", fix=""), FINE, (False, False, True)),  # that it fails is not why
         (output(fix="use another"), FINE, (True, False, True)),  # the word is not shown
         (NAMED, launches.Answer((output(subject="disk"),), 1), (True, True, False)),  # fixed, and something else fails
@@ -125,18 +117,3 @@ def test_a_case_is_judged_by_what_is_said_of_it(
     assert (found.named, found.fix_shown, found.fine_after) == marks
     assert found.passed == all(marks) and bool(found.saw) != found.passed
     assert words == [["optim.lr=fast"], ["optim.lr=1e-4"]]
-
-
-@pytest.mark.parametrize(
-    ("stdout", "code", "trouble"),
-    [
-        (json.dumps({"ok": False, "results": [NAMED]}), 1, False),
-        (json.dumps({"ok": True, "results": [NAMED]}), 0, True),  # a FAIL, and all is said to be well
-        (json.dumps({"ok": False, "results": [NAMED]}), 0, True),  # the exit code says otherwise
-        (json.dumps({"ok": True, "results": [{"level": "OK"}]}), 0, True),
-        ("Traceback", 1, True),
-        ("", 2, True),
-    ],
-)
-def test_an_answer_that_contradicts_itself_is_no_answer(stdout: str, code: int, trouble: bool) -> None:
-    assert bool(launches.understood(stdout, "", code).trouble) == trouble

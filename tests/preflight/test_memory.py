@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.preflight.checks import memory, memory_fit
+from launcher.preflight.checks import memory
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.run import RunSpec
 
@@ -32,33 +31,30 @@ B7 = 7_615_616_512  # weights of Qwen2.5-7B
 
 
 @pytest.mark.parametrize(("words", "phase", "part", "expected"), [
-    (("algorithm=grpo",), "update", "weights", None), (("algorithm=grpo",), "rollout", "optimizer", B7),  # 8 bytes / 8
+    (("algorithm=grpo",), "rollout", "optimizer", B7),  # 8 bytes / 8
     (("algorithm=grpo", "sampler.gpu_memory_utilization=0.25"), "rollout", "sampler", int(80 * 0.99 * GIB) // 4),
     (("algorithm=ppo",), "update", "critic", 12 * B7 // 8), (("algorithm=grpo",), "update", "gradients", B7 // 2),
     (("algorithm=grpo", "actor_rollout_ref.actor.fsdp_config.optimizer_offload=True"), "rollout", "optimizer", 0),
     (("algorithm=grpo", "model.lora_rank=8"), "update", "reference", 0),
 ])  # fmt: skip
-def test_memory_with_verl(words: tuple[str, ...], phase: str, part: str, expected: int | None) -> None:
+def test_memory_with_verl(words: tuple[str, ...], phase: str, part: str, expected: int) -> None:
     run = run_of(*VERL, "model.path=Qwen/Qwen2.5-7B-Instruct", *words)
     found = run.engine.memory(run)
     assert found
     (parts,) = (of.parts for of in found.phases if of.name == phase)
-    assert parts.get(part, 0) == expected if expected is not None else parts[part] > B7 // 2
+    assert parts.get(part, 0) == expected
 
 
 def test_what_earlier_turns_have_computed_is_counted_where_it_is_kept() -> None:
     """In the memory of the process on a CPU, and in that of the host beside a GPU."""
-    words = "algorithm=grpo", "sampler.n=4", *SMALL
     for hardware, more in ("cpu", True), ("h100x8", False):
-        plain, several = (cache_of(*words, f"hardware={hardware}", f"environment={one}") for one in ("single", "code"))
-        assert several > plain * 1.7 if more else several == plain
-
-
-def cache_of(*words: str) -> int:
-    run = run_of(*words)
-    found = run.engine.memory(run)
-    assert found
-    return next(phase.parts["kv_cache"] for phase in found.phases if phase.name == "rollout")
+        caches = []
+        for environment in ("single", "code"):
+            words = ["algorithm=grpo", "sampler.n=4", *SMALL, f"hardware={hardware}", f"environment={environment}"]
+            run = run_of(*words)
+            memory_of: Any = run.engine.memory(run)
+            caches += [phase.parts["kv_cache"] for phase in memory_of.phases if phase.name == "rollout"]
+        assert caches[1] > caches[0] * 1.7 if more else caches[1] == caches[0]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +76,6 @@ def test_the_limit_decides_the_level(share: float, level: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("algorithm=sft", *BIG),
         ("algorithm=ppo", *BIG),
         ("algorithm=grpo", *BIG, "sampler.n=5", "engine.strategy=fsdp2", "sampler=vllm", "sampler.kv_cache_gb=200"),
         ("algorithm=grpo", *BIG, "sampler.n=5", "trainer.max_tokens_per_gpu=16384", "engine.strategy=fsdp2"),
@@ -92,7 +87,7 @@ def test_advice_is_a_valid_run_that_takes_what_is_said(words: tuple[str, ...]) -
     run = run_of(*words)
     limit = memory.limit(run.hardware)
     assert limit
-    offer = memory_fit.cheapest(run, limit)
+    offer = memory.cheapest(run, limit)
     assert offer and offer.prices
     named = {told.partition("=")[0] for told in offer.words}
     typed = [word for word in words if word.partition("=")[0] not in named]
@@ -115,8 +110,8 @@ def test_the_largest_micro_batch_that_fits_is_chosen() -> None:
     run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256")
     exact = run.engine.memory(replace(run, trainer=replace(run.trainer, micro_batch_size_per_gpu=100)))
     assert exact
-    found = memory_fit.cheapest(run, exact.at_most_bytes, [memory_fit.MICRO])
-    assert found and found.changes == {memory_fit.MICRO: 64}
+    found = memory.cheapest(run, exact.at_most_bytes, [memory.MICRO])
+    assert found and found.changes == {memory.MICRO: 64}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,7 @@ def test_the_largest_micro_batch_that_fits_is_chosen() -> None:
 )
 def test_what_fits_nowhere_here_is_told_what_it_takes(words: tuple[str, ...], needed: str) -> None:
     run = run_of(*words, "data=gsm8k")
-    offer = memory_fit.cheapest(run, memory.limit(run.hardware) or 0)
+    offer = memory.cheapest(run, memory.limit(run.hardware) or 0)
     assert offer and any(word.startswith(needed) for word in offer.words), offer
 
 
@@ -136,11 +131,11 @@ def test_settings_that_are_not_valid_together_are_not_advised() -> None:
     """One process has nothing to shard, SFT has no critic, bfloat16 needs no mixed precision."""
     batch = ["data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256"]
     run = run_of("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8", *batch)
-    offer = memory_fit.cheapest(run, peak(run))
+    offer = memory.cheapest(run, peak(run))
     words = offer.words if offer else ()
     assert words
     assert not any("fsdp2" in word or "offload" in word or "mixed" in word or "lora" in word for word in words)
-    assert memory_fit.cheapest(run, 2**20) is None
+    assert memory.cheapest(run, 2**20) is None
     assert memory.check_memory(run, 2**20)[0].fix.startswith("use more GPUs with engine.strategy=fsdp2")
 
 
@@ -148,30 +143,17 @@ def test_settings_that_are_not_valid_together_are_not_advised() -> None:
     ("hardware", "expected"),
     [
         (Hardware(device="h100", n_gpus_per_node=1), 79.1),  # by its name
-        (Hardware(device="A100-SXM4-80GB", n_gpus_per_node=1), 79.2),
         (Hardware(device="NVIDIA H100 80GB HBM3", n_gpus_per_node=1), 79.2),
         (Hardware(device="h100", memory_gb=64.0, n_gpus_per_node=1), 64 * 0.99),  # what is given goes before
-        (Hardware(device="cuda", memory_gb=24.0, n_gpus_per_node=1), 24 * 0.99),
     ],
 )
 def test_the_limit_is_the_card_without_the_context(hardware: Hardware, expected: float) -> None:
     found = memory.limit(hardware)
-    assert found is not None
     assert found == pytest.approx(expected * GIB - memory.CUDA_CONTEXT, rel=1e-6)
-
-
-def test_processes_on_one_machine_share_its_memory() -> None:
-    one, four = (memory.limit(Hardware(nproc_per_node=count)) for count in (1, 4))
-    assert one is not None
+    one, four = (memory.limit(Hardware(nproc_per_node=count)) or 0 for count in (1, 4))  # which share the machine's
     assert four == one // 4
 
 
 def test_a_model_that_is_not_known_yet_is_a_warning() -> None:
     (result,) = memory.check_memory(run_of("algorithm=sft", "model=hf", "model.path=some/where", "data=reverse"), GIB)
     assert result.level == "WARN"
-
-
-def test_it_is_quick(within: Callable[[float], AbstractContextManager[None]]) -> None:
-    run = run_of("algorithm=ppo", *BIG)
-    with within(2.0):
-        memory.to_node(run, memory.limit(run.hardware))

@@ -14,7 +14,7 @@ from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problems
 from launcher.preflight.checks import reward, reward_trial
 from launcher.preflight.checks.context import Context
-from launcher.preflight.plan import page
+from launcher.preflight.plan import problems
 from launcher.spec.run import RunSpec
 from launcher.tools.reward_bench import AnswerKind, BenchReport, bench, run_of
 
@@ -64,7 +64,7 @@ def refused(*words: str) -> list[str]:
 
 
 def output(run: RunSpec) -> list[str]:
-    return [result.line for result in page(Context(run, run.hardware.is_cpu)).results if result.level == "FAIL"]
+    return [str(problem) for problem in problems(run, here=False)]
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,7 @@ def output(run: RunSpec) -> list[str]:
     [
         (("18", "7"), ["reward=gsm8k"], []),
         (("18", "7"), ["reward=auto"], []),
-        # these never look at the truth
-        (("18", "7"), ["reward=length", "reward.high=10"], []),
-        (("18", "7"), ["reward=format", "reward.pattern=x+"], []),
+        (("18", "7"), ["reward=format", "reward.pattern=x+"], []),  # which never looks at the truth
         (("18", None), ["reward=gsm8k"], [
             "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
             "reward: 1 of 2 rows cannot be scored; use data.on_bad_row=skip",
@@ -131,7 +129,6 @@ def checked(words: list[str]) -> list[CheckResult]:
         ("0.0", [], ", '<answer>18</answer>', ...) 0 on average and empty ones 0, so nothing can be learnt"),
         ("float(not solution_str)", [], "0 on average and empty ones 1, so nothing can be learnt"),
         ("float(solution_str == f'<answer>{ground_truth}</answer>')", [], ""),  # one of the usual forms
-        ("said", [], "0 on average and empty ones 0,"),  # none of them
         ("said", [FORM], ""),
         ("right + random.random() / 10", [], "when asked again, so chance is learnt"),
         ("len(solution_str) / 50", [], "WARN reward: Python scores right answers"),
@@ -139,14 +136,12 @@ def checked(words: list[str]) -> list[CheckResult]:
          "('So: 18', ...) -0.8 on average and wrong ones 0.2, so what is right is not learnt"),
         # a fault is said of the answers that have it
         ("said if solution_str else 1 / 0", [FORM], "WARN reward: Python scores empty ones not at all, ZeroDiv"),
-        ("1 / 0 if said else 0.0", [FORM], "FAIL reward: Python scores right answers ('So: 18', ...) not at all, "),
         ("1 - said if solution_str else 1 / 0", [FORM], "FAIL reward: Python scores right answers ('So: 18', ...) 0"),
         ("1 / 0", [], "FAIL reward: Python scores nothing, ZeroDivisionError: division by zero (mine.py:5: "),
         ("math.nan", [], "FAIL reward: Python scores nothing, gave nan; expected a finite number"),
         # nothing is wrong with these
         ("right if right else -1", [], ""),
         ("[1, 2, 4][int(right)] + zlib.crc32(solution_str.encode()) % 7 / 10", [], ""),
-        ("right + min(len(solution_str) / 100, 0.5)", [], ""),
         ("right + 0.5 * ('<answer>' in solution_str)", [], ""),
         ("len(solution_str) / 50", ["reward.form="], ""),
     ],
@@ -186,7 +181,6 @@ def test_a_slow_function_is_not_asked_again(
     [
         (["reward=weighted", "reward.parts={exact:-1.0,format:0.2}"],
          "on average and wrong ones 0.2, so what is right is not learnt; use reward.weights.exact=1"),
-        (["reward=weighted", "reward.parts={gsm8k:-0.1,format:1.0}"], "use reward.weights.gsm8k=1"),
         # nothing is wrong with these
         (["reward=weighted", "reward.parts={math:1,format:0.2}"], ""),
         (["reward=length", "reward.low=7", "reward.high=7", "reward.margin=1"], ""),
@@ -195,11 +189,6 @@ def test_a_slow_function_is_not_asked_again(
 def test_rules_from_which_something_else_is_learnt(words: list[str], expected: str, lines: Lines) -> None:
     found = warned(lines("18", "7", "35"), *words)
     assert any(expected in line for line in found) if expected else found == []
-
-
-def test_a_server_that_is_not_there_is_named(lines: Lines) -> None:
-    why = "reward.url: no server answers at 127.0.0.1:9, connection refused; use a running server"
-    assert refused(lines("18"), "reward=remote", "reward.url=http://127.0.0.1:9/") == [why]
 
 
 def test_an_algorithm_that_does_not_sample_asks_no_reward(lines: Lines) -> None:
@@ -234,21 +223,16 @@ def test_gsm8k_by_hand(lines: Lines) -> None:
         "format": (3, 0.0, 1.0), "injection": (3, 0.0, 1.0),
     }  # fmt: skip
     assert 0 < report.latency_p50_s <= report.latency_p95_s < 1
-
-
-def test_no_more_rows_than_asked_for(lines: Lines) -> None:
     assert bench(run_of(["reward=exact", "data=files", lines(*"abcdef")]), 4, silent).rows == 4
 
 
 @pytest.mark.parametrize(
     ("result", "words", "wrong"),
     [
-        ("float('10/10' in solution_str)", [], "0 on average and empty ones 0, so nothing can be learnt"),
         ("float(bool(solution_str))", [], ""),  # another form may be the one that counts
         ("0.5", ["reward.form="], "every kind of answer scores 0.5, so nothing can be learnt"),
         ("random.random() + 10 * said", [FORM], "when asked again, so chance is learnt"),
         ("math.nan", [], "24 answers have no score"),
-        ("said if 'Ignore' not in solution_str else None", [FORM], "2 answers have no score"),
         ("said or float('highest score' in solution_str)", [FORM],
          "1 on average and an instruction to the judge 1, so it is what is learnt"),
     ],
@@ -263,9 +247,7 @@ def test_what_is_wrong_with_a_function(result: str, words: list[str], wrong: str
     ("words", "wrong"),
     [
         (["reward=format", "reward.pattern='.*'"], ("every kind of answer scores 1, so nothing can be learnt",)),
-        # others may have the form, or the length
-        (["reward=format", "reward.pattern='x+'"], ()),
-        (["reward=length", "reward.low=500", "reward.high=600"], ()),
+        (["reward=length", "reward.low=500", "reward.high=600"], ()),  # others may have the length
     ],
 )
 def test_rules_that_score_all_kinds_the_same(words: list[str], wrong: tuple[str, ...], lines: Lines) -> None:
@@ -304,13 +286,9 @@ def test_what_a_reward_does_not_need_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        # for ever
         ("time.sleep(99)", "FAIL reward: Python scores nothing, took longer than 1 s (mine.py:5: "),
         # for one row, also of those whose answers are not compared
-        (
-            "right if ground_truth != '24' else time.sleep(99)",
-            "WARN rows.jsonl:24: Python took longer than 1 s (mine.p",
-        ),
+        ("right if ground_truth != '24' else time.sleep(99)", "WARN rows.jsonl:24: Python took longer than 1 s (mine"),
         # for an answer that is no right one
         ("right if solution_str else time.sleep(99)", "WARN rows.jsonl:1: Python took longer than 1 s (mine.py:5: "),
         ("time.sleep(0.6) or right", "for one answer, and is not tried further by a plan; use more reward.workers"),

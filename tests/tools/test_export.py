@@ -133,9 +133,6 @@ def test_what_cannot_be_exported(run: Folder, tmp_path: Path) -> None:
     assert refused(run, tmp_path / "out", fold=True) == ["--merge: step 2 of p/r holds a whole model; leave it out"]
     assert refused(run, tmp_path / "out", base="x") == ["--base: has an effect only with --merge; leave it out"]
     assert refused(run, at / "policy" / "out") == [f"--out: {at}/policy/out overlaps with {at}; use another folder"]
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine").touch()
-    assert refused(run, tmp_path / "full") == [f"--out: {tmp_path}/full is there already; use a new folder"]
 
     one = keeping.newest(run)
     weights = one.path / "policy" / "model.safetensors"  # changes after it was found to be good

@@ -97,7 +97,7 @@ def train(
 
 def _start(by: RunRequest, typed: list[str], config_dir: Path | None, recipe: str | None) -> Outcome:
     checked = ready_from(typed, config_dir, recipe)
-    for note in checked.notes:
+    for note in checked.taken:
         tell(note)
     for warning in checked.warnings:
         tell(f"! {warning.line}", "yellow")

@@ -191,29 +191,20 @@ def count_steps(run: RunSpec, rows: int | None, val_rows: int | None) -> Steps:
     """Count the steps for `rows` training rows and `val_rows` validation rows; None where not known yet."""
     trainer, batch = run.trainer, run.data.train_batch_size
     steps = trainer.total_training_steps if rows is None else run.total_steps(rows)
+    validations = 0 if val_rows == 0 else _times(trainer.test_freq, steps)
     return Steps(
         rows=rows, val_rows=val_rows, processes=run.hardware.processes, prompts=batch,
         answers=batch * run.sequences_per_prompt, mini_batches=run.mini_batches * trainer.ppo_epochs,
         micro_batches=run.micro_batches, steps_per_epoch=None if rows is None else run.steps_per_epoch(rows),
         steps=steps, left_over=None if rows is None else rows % batch,
-        validations=_validations(run, steps, val_rows), checkpoints=_times(trainer.save_freq, steps),
+        validations=validations and validations + trainer.val_before_train,
+        checkpoints=_times(trainer.save_freq, steps),
     )  # fmt: skip
 
 
 def _times(frequency: int, steps: int | None) -> int | None:
     """How often something happens every `frequency` steps and at the last one; None if the steps are unknown."""
-    if frequency <= 0:
-        return 1
-    if steps is None:
-        return None
-    return steps // frequency + (steps % frequency > 0)
-
-
-def _validations(run: RunSpec, steps: int | None, val_rows: int | None) -> int | None:
-    if val_rows == 0:
-        return 0
-    times = _times(run.trainer.test_freq, steps)
-    return None if times is None else times + run.trainer.val_before_train
+    return 1 if frequency <= 0 else None if steps is None else -(-steps // frequency)
 
 
 # ---- the folder of the run
@@ -235,32 +226,30 @@ def folder_of(run: RunSpec) -> Path:
 
 def folder_problems(trainer: Trainer) -> list[Problem]:
     """Why the run's folder cannot be made or used."""
-    try:
-        return _folder_problems(trainer)
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of an unknown user
-        got = f"got {short_repr(trainer.run_root)}, {error_message(error)}"
-        return [Problem(ROOT, got, "use another folder", "bad-file")]
-
-
-def _folder_problems(trainer: Trainer) -> list[Problem]:
     if invisible := [letter for letter in trainer.run_root if unicodedata.category(letter) in INVISIBLE]:
         got = f"contains the invisible character {invisible[0]!a}"
         return [Problem(ROOT, got, "use letters, digits and punctuation")]
     if re.match(r"[a-z0-9+.-]+://", trainer.run_root):
         got = f"{trainer.run_root!r} is an address, not a folder"
         return [Problem(ROOT, got, "use a folder, such as one mounted there")]
-    folder = Path(trainer.run_root).expanduser().absolute() / trainer.project_name / (trainer.experiment_name or "")
-    with suppress(FileNotFoundError, NotADirectoryError):
-        folder.stat()  # raises for an impossible name, which exists() does not
-    if links := [path for path in (folder.parent, folder) if path.is_symlink()]:
+    shown = Path(trainer.run_root) / trainer.project_name / (trainer.experiment_name or "")
+    try:
+        folder = shown.expanduser().absolute()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folder.stat()  # raises for an impossible name, which exists() does not
+        links = [path for path in (folder.parent, folder) if path.is_symlink()]
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        taken = trainer.experiment_name and not links and Folder(folder).has_results()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of an unknown user
+        got = f"got {short_repr(trainer.run_root)}, {error_message(error)}"
+        return [Problem(ROOT, got, "use another folder", "bad-file")]
+    if links:
         return [Problem(ROOT, f"{links[0]} is a symbolic link", "use the folder that it leads to", "not-permitted")]
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
         return [Problem(ROOT, f"{str(existing)!r} is a file", "use a folder", "bad-file")]
     if not os.access(existing, os.W_OK | os.X_OK):
         return [Problem(ROOT, f"cannot write to {str(existing)!r}", "use another folder", "not-permitted")]
-    if trainer.experiment_name and Folder(folder).has_results():
-        folder_path = Path(trainer.run_root) / trainer.project_name / trainer.experiment_name
-        fix = f"use {trainer.experiment_name}-2, or rlrun train --resume {folder_path}"
-        return [Problem("trainer.experiment_name", f"{folder_path} already has results", fix, "in-use")]
+    if taken:
+        fix = f"use {trainer.experiment_name}-2, or rlrun train --resume {shown}"
+        return [Problem("trainer.experiment_name", f"{shown} already has results", fix, "in-use")]
     return []

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level
-from launcher.core.problems import error_message
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context, root_of
@@ -22,38 +21,31 @@ def check(context: Context) -> Iterator[CheckResult]:
     if context.folder_problems:
         return
     run, n_saved = context.run, context.steps.checkpoints or None
-    n_bytes = checkpoint_bytes(run)
-    try:
-        free = machine.free_disk_bytes(root_of(run))
-    except (OSError, ValueError) as error:
-        message = f"the free disk space is unknown: {error_message(error)}"
-        yield CheckResult("FAIL", "trainer.run_root", message, "use another folder")
-        return
+    n_bytes, free = checkpoint_bytes(run), machine.free_disk_bytes(root_of(run))
     if (inodes := machine.free_inodes(root_of(run))) is not None and inodes < FILES:
         message = f"the disk of {root_of(run)} has room for {inodes} more files (inodes), and a run writes {FILES}"
         yield CheckResult(context.missing_level, "disk", message, "use a trainer.run_root on another disk")
         return
+    yield from _check_download(run, context.missing_level)
     if n_bytes is None:
-        yield from _downloads(run, context.missing_level)
         yield CheckResult("OK", "disk", f"{_gb(free)} free; the model's size is not known yet")
         return
     n_kept = run.trainer.keep_last + run.trainer.keep_best
     n_kept = min(n_kept, n_saved) if n_saved else n_kept
     at_once = n_kept + (1 if n_saved is None or n_saved > n_kept else 0)  # a new one is written before an old one goes
-    need = int(n_bytes * at_once * SPARE)
     message = f"{at_once} checkpoint{'s' if at_once > 1 else ''} of {_gb(n_bytes)} at a time, {_gb(free)} free"
-    if need > free:
-        fits = max(int(free / (n_bytes * SPARE)) - 1 - run.trainer.keep_best, 0)
-        fewer = f"trainer.keep_last={fits} or " if 0 < fits < run.trainer.keep_last else ""
-        once = "trainer.save_freq=-1 or " if n_bytes * SPARE <= free and run.trainer.save_freq > 0 else ""
-        fix = f"use {fewer}{once}a trainer.run_root on a larger disk"
-        yield CheckResult(context.missing_level, "disk", message, fix)
-    else:
+    size_on_disk = n_bytes * SPARE
+    if int(size_on_disk * at_once) <= free:
         yield CheckResult("OK", "disk", message)
-    yield from _downloads(run, context.missing_level)
+        return
+    fits = max(int(free / size_on_disk) - 1 - run.trainer.keep_best, 0)
+    fewer = f"trainer.keep_last={fits} or " if 0 < fits < run.trainer.keep_last else ""
+    once = "trainer.save_freq=-1 or " if size_on_disk <= free and run.trainer.save_freq > 0 else ""
+    fix = f"use {fewer}{once}a trainer.run_root on a larger disk"
+    yield CheckResult(context.missing_level, "disk", message, fix)
 
 
-def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
+def _check_download(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     model = run.model
     if not isinstance(model, Pretrained) or not model.on_hub:
         return

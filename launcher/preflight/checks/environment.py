@@ -15,12 +15,12 @@ from operator import getitem
 from typing import Any, TypeVar
 
 from launcher.core import activity
-from launcher.core.check_result import CheckResult
+from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.numbers import compact
 from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
 from launcher.spec.data import Row
-from launcher.spec.environment import TRUSTED, Environment, Final, Observation, Outcome, Sessions, Spoken, ToolCall
+from launcher.spec.environment import TRUSTED, Environment, Final, Observation, Sessions, Spoken, ToolCall
 from launcher.text.process import TextProcess
 
 T = TypeVar("T")
@@ -36,6 +36,8 @@ ROWS_S = 10.0  # seconds after which no further row is tried
 VALUES: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
 """Example values of JSON schema types; other types get a text."""
 TRUTH = "the ground truth"
+REPEATED = {"messages": "text", "ended": "end", "reward": "reward of a turn", "state": "state"}
+"""Facts of a turn that must be equal in a repeated episode, with their names."""
 FORMS = ("#### {}", "\\boxed{{{}}}", "<answer>{}</answer>")
 """Forms in which an environment may accept a ground truth that it does not accept as it is."""
 NOTHING: Mapping[str, Sequence[Spoken]] = {
@@ -63,33 +65,26 @@ class Played:
         return f"{self.row.where}: {self.what}"
 
     @property
-    def outcome(self) -> Outcome:
-        return self.observations[-1].ended or "turn-limit"
-
-    @property
-    def fault(self) -> str:
-        """Why the episode has no score; empty where it has one, or the run's reward scores it."""
-        return self.observations[-1].reason or self.outcome if not TRUSTED[self.outcome] else self.final.fault
-
-    @property
-    def remedy(self) -> str:
-        """Advice against the fault."""
-        if TRUSTED[self.outcome]:
-            return "let reward give a finite number for every answer, and close() end"
+    def fault(self) -> tuple[str, str]:
+        """Why the episode has no score, and what to do; the first is empty where it has one, or the run's reward scores
+        it."""
+        last, outcome = self.observations[-1], self.observations[-1].ended or "turn-limit"
+        if TRUSTED[outcome]:
+            return self.final.fault, "let reward give a finite number for every answer, and close() end"
         if len(self.observations) == 1:
-            return "let reset work for every row"
-        return "let what the policy did wrong be a ValueError, KeyError or a text, and repair what fails by itself"
-
-    @property
-    def seen(self) -> Mapping[str, Any]:
-        """Values that must be equal when the episode is repeated, by name."""
-        names = {"text": "messages", "end": "ended", "reward of a turn": "reward", "state": "state"}
-        turns = {label: [vars(step)[name] for step in self.observations] for label, name in names.items()}
-        return {**turns, "score": self.final.reward, "part of the score": dict(self.final.parts)}
+            return last.reason or outcome, "let reset work for every row"
+        fix = "let what the policy did wrong be a ValueError, KeyError or a text, and repair what fails by itself"
+        return last.reason or outcome, fix
 
     def change(self, other: Played) -> str:
-        """The first of these values that differs in `other`; empty where none does."""
-        return next((name for name, value in self.seen.items() if value != other.seen[name]), "")
+        """The first value that differs in `other`, of those that must be equal when an episode is repeated; empty where
+        none does."""
+        for name, label in REPEATED.items():
+            if [vars(step)[name] for step in self.observations] != [vars(step)[name] for step in other.observations]:
+                return label
+        if self.final.reward != other.final.reward:
+            return "score"
+        return "" if dict(self.final.parts) == dict(other.final.parts) else "part of the score"
 
 
 class Player:
@@ -194,10 +189,10 @@ def try_environment(
         player, results, started = Player(environment, sessions, tried), list[CheckResult](), time.monotonic()
         for row in rows:
             results += _try_row(player, row)
-            if _any_failed(results) or time.monotonic() - started > ROWS_S:
+            if any_failed(results) or time.monotonic() - started > ROWS_S:
                 break
         for look in (_check_repeats, partial(_check_leaks, rows=rows, many=many), _check_without_files):
-            results += [] if _any_failed(results) else look(player)
+            results += [] if any_failed(results) else look(player)
         yield from dict.fromkeys(results)
         if all(one.level == "OK" for one in results):
             kinds = len(probes(environment, rows[0]))
@@ -208,26 +203,26 @@ def try_environment(
         sessions.close()
 
 
-def _any_failed(results: Sequence[CheckResult]) -> bool:
-    return any(result.level == "FAIL" for result in results)
-
-
 def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
     """Play each probe on one row."""
     scores, reasons = dict[str, float | None](), set[str]()
     for what, turns in probes(player.environment, row).items():
         played = player.play(row, turns, what)
-        if played.fault:
-            if played.fault not in reasons:
-                got = f"{played.where} ends with a fault: {played.fault}"
-                yield CheckResult("FAIL", "environment", got, played.remedy)
-            reasons.add(played.fault)
+        fault, fix = played.fault
+        if fault:
+            if fault not in reasons:
+                yield CheckResult("FAIL", "environment", f"{played.where} ends with a fault: {fault}", fix)
+            reasons.add(fault)
             if played.seconds > SLOW_S:  # the others may be as slow
                 return
             continue
         player.tried.append(played)
         scores[what] = played.final.reward
-        yield from _check_cut_results(player.environment, played)
+        limit = player.environment.max_result_characters
+        for use in (use for observation in played.observations for use in observation.uses):
+            if len(use.result) >= limit:
+                got = f"tool {use.name} gives more than {limit:,} characters, which are cut"
+                yield CheckResult("WARN", "environment.max_result_characters", got, "let it give less at once")
     if slow := [played for played in player.tried[1:] if played.row is row and played.seconds > SLOW_S]:
         got = f"{slow[0].where} takes {slow[0].seconds:.0f} s"  # the very first starts a process
         yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
@@ -241,9 +236,10 @@ def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
 def _check_repeats(player: Player) -> Iterator[CheckResult]:
     """Check that repeated episodes are equal while others run: no state may be shared between them."""
     for first, second in player.again():
-        if second.fault:
-            got = f"{first.where} ends with a fault while other episodes run: {second.fault}"
-            yield CheckResult("WARN", "environment", got, second.remedy)
+        fault, fix = second.fault
+        if fault:
+            got = f"{first.where} ends with a fault while other episodes run: {fault}"
+            yield CheckResult("WARN", "environment", got, fix)
             return
         if change := first.change(second):
             when, fix = "while others run", "keep what is of one episode in self, not in the class or the module"
@@ -252,14 +248,6 @@ def _check_repeats(player: Player) -> Iterator[CheckResult]:
                 fix = "let reset depend on the row alone, and draw random numbers from a seed that is the row's"
             yield CheckResult("FAIL", "environment", f"{first.where} gives another {change} {when}", fix)
             return
-
-
-def _check_cut_results(environment: Environment, played: Played) -> Iterator[CheckResult]:
-    limit = environment.max_result_characters
-    for use in (use for observation in played.observations for use in observation.uses):
-        if len(use.result) >= limit:
-            got = f"tool {use.name} gives more than {limit:,} characters, which are cut"
-            yield CheckResult("WARN", "environment.max_result_characters", got, "let it give less at once")
 
 
 def _check_ranking(player: Player, row: Row, scores: Mapping[str, float]) -> Iterator[CheckResult]:
@@ -303,7 +291,7 @@ def _check_without_files(player: Player) -> Iterator[CheckResult]:
     player.sessions.starve()
     for first, second in player.again():
         change = first.change(second)
-        if change and not second.fault and not any(use.error for one in second.observations for use in one.uses):
+        if change and not second.fault[0] and not any(use.error for one in second.observations for use in one.uses):
             got = f"{first.what} gives another {change} where no file and no connection can be opened"
             yield CheckResult("FAIL", "environment", got, "let such errors out of it: a fault must not become a score")
             return

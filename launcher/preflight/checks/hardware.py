@@ -10,8 +10,8 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.memory_fit import value_of
-from launcher.spec.hardware import Hardware, computes_bfloat16
+from launcher.preflight.checks.memory import value_of
+from launcher.spec.hardware import computes_bfloat16
 from launcher.spec.run import RunSpec
 
 CROWDED = 4  # processes of one core, each with its own copy of the model
@@ -24,7 +24,13 @@ def check(context: Context) -> Iterator[CheckResult]:
     if address := run.cluster.remote_address:
         yield from _check_nodes(address, run.taken.nnodes, run.cluster.each_node(run.taken), context.missing_level)
     elif run.taken.is_cpu:
-        yield _check_cores(run.taken)
+        asked, cores = run.taken, machine.cpu_count()
+        message = f"{'one process' if asked.processes == 1 else f'{asked.processes} processes'} on {cores} CPU cores"
+        if asked.processes_per_node <= CROWDED * cores:
+            yield CheckResult("OK", "hardware", message)
+        else:
+            fix, message = f"use hardware.nproc_per_node={cores}", f"{message}: they wait for each other"
+            yield CheckResult("WARN", "hardware.nproc_per_node", message, fix)
     else:
         yield from _check_gpus(run, context.missing_level)
     if not context.reward_problems:
@@ -32,16 +38,6 @@ def check(context: Context) -> Iterator[CheckResult]:
         missing += run.environment.missing_requirements()
         missing += [problem for leaf in run.reward.leaves() for problem in leaf.missing_requirements()]
         yield from from_problems(missing, context.missing_level)
-
-
-def _check_cores(asked: Hardware) -> CheckResult:
-    processes = "one process" if asked.processes == 1 else f"{asked.processes} processes"
-    cores = machine.cpu_count()
-    message = f"{processes} on {cores} CPU cores"
-    if asked.processes_per_node <= CROWDED * cores:
-        return CheckResult("OK", "hardware", message)
-    fix = f"use hardware.nproc_per_node={cores}"
-    return CheckResult("WARN", "hardware.nproc_per_node", f"{message}: they wait for each other", fix)
 
 
 def _check_gpus(run: RunSpec, level: Level) -> Iterator[CheckResult]:

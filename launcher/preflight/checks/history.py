@@ -9,6 +9,7 @@ from typing import Any
 
 from yaml import YAMLError
 
+from launcher.config.nodes import flat
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult
 from launcher.core.files import read_file
@@ -21,9 +22,9 @@ from launcher.spec.stored import to_node
 
 LOOKED_AT = 30  # newest runs that are read
 LARGEST = 4_000_000  # most bytes of an event log that is read
-_SPEED_SETTINGS = ("algorithm._target_", "model", "hardware", "engine", "sampler", "data.train_batch_size",
-         "data.max_response_length", "data.max_prompt_length", "trainer.ppo_epochs")  # fmt: skip
-"""Settings that decide how long a step takes."""
+_SPEED_SETTINGS = ("algorithm._target_", "model.", "hardware.", "engine.", "sampler.", "data.train_batch_size",
+                   "data.max_response_length", "data.max_prompt_length", "trainer.ppo_epochs")  # fmt: skip
+"""Beginnings of the names of settings that decide how long a step takes."""
 
 
 def check(context: Context) -> Iterator[CheckResult]:
@@ -69,14 +70,7 @@ def _newest_specs(root: Path) -> list[Path]:
     return [spec for _, spec in sorted(dated, reverse=True)[:LOOKED_AT]]
 
 
-def _speed_key(node: dict[str, Any]) -> list[Any]:
+def _speed_key(node: dict[str, Any]) -> dict[str, Any]:
     """Values of `_SPEED_SETTINGS`; of a model's path the last part, as a stored spec has a download's folder."""
-    values = []
-    for path in _SPEED_SETTINGS:
-        value: Any = node
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if isinstance(value, dict) and "path" in value:
-            value = {**value, "path": str(value["path"]).rpartition("/")[2]}
-        values.append(value)
-    return values
+    values = {name: value for name, value in flat(node).items() if name.startswith(_SPEED_SETTINGS)}
+    return values | {"model.path": str(values.get("model.path")).rpartition("/")[2]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from launcher.models import config
 from launcher.models.pretrained import LAYOUTS, Pretrained, base_folder, tokenizer_folder, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Row, Split
+from launcher.spec.data import Row, prompt_turns
 from launcher.spec.run import RunSpec
 from launcher.text.bounds import EQUAL, FAIL_SHARE, TOKENIZER, WARN_SHARE, Count
 from launcher.text.process import TextProcess, several_sequences
@@ -51,21 +51,25 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
         model = replace(run.model, path=weights_of(run.model.path)) if isinstance(run.model, Pretrained) else run.model
     except Problems:  # no checkpoint verifies; the check of the model says so
         return LengthReport([])
+    first, facts, results, filtered = [*train[:FIRST], *val[:FIRST]], list[CheckResult](), list[CheckResult](), 0
+    differs_by_turn = None
     with TextProcess(model, run.data) as text:
         try:
-            facts = text.facts([*train[:FIRST], *val[:FIRST]])
-            if not text.templated():
-                facts += _without_template(run, rows)
-            facts += _check_tokenizer_class(run, text, [*train[:FIRST], *val[:FIRST]])
-            by_turn = run.engine.writes_by_turn and run.algorithm.data == "answers" and text.templated()
-            differs_by_turn = text.differs_by_turn([*train[:FIRST], *val[:FIRST]]) if by_turn else None
+            facts += text.facts(first)
+            is_templated = text.templated()
+            facts += () if is_templated else _without_template(run, rows)
+            if run.engine.picks_tokenizer and (other := text.first_split_difference(first)):
+                message = f"its tokenizer_config.json names a class that splits {short_repr(other, 40)} otherwise than"
+                fix = "use a folder whose tokenizer_class fits its tokenizer.json, such as PreTrainedTokenizerFast"
+                facts.append(CheckResult("WARN", "model.path", f"{message} {TOKENIZER}; this engine takes it", fix))
+            if run.engine.writes_by_turn and run.algorithm.data == "answers" and is_templated:
+                differs_by_turn = text.differs_by_turn(first)
+            for split, split_rows in (("train", train), ("val", val)):
+                checked, left_out = _check_tokens(run, text, split, split_rows)
+                results, filtered = [*results, *checked], left_out if split == "train" else filtered
         except Problems as problems:
-            return LengthReport([], text=from_problems(problems.problems))
-        try:
-            train_report, val_report = _check_tokens(run, text, "train", train), _check_tokens(run, text, "val", val)
-        except Problems as problems:
-            return LengthReport(from_problems(problems.problems), text=facts, differs_by_turn=differs_by_turn)
-    return LengthReport([*train_report.results, *val_report.results], train_report.filtered, facts, differs_by_turn)
+            facts += from_problems(problems.problems)
+    return LengthReport(results, filtered, facts, differs_by_turn)
 
 
 def as_tokens(run: RunSpec, rows: Sequence[Row]) -> list[list[dict[str, Any]]]:
@@ -85,14 +89,6 @@ def as_tokens(run: RunSpec, rows: Sequence[Row]) -> list[list[dict[str, Any]]]:
     return [[{"text": text, "loss": loss} for text, loss in sequence] for sequence in sequences]
 
 
-def _check_tokenizer_class(run: RunSpec, text: TextProcess, rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """Check, for an engine that picks the tokenizer by class, that it splits texts as tokenizer.json does."""
-    if run.engine.picks_tokenizer and (other := text.first_split_difference(rows)):
-        message = f"its tokenizer_config.json names a class that splits {short_repr(other, 40)} otherwise than"
-        fix = "use a folder whose tokenizer_class fits its tokenizer.json, such as PreTrainedTokenizerFast"
-        yield CheckResult("WARN", "model.path", f"{message} {TOKENIZER}; this engine takes it", fix)
-
-
 def _fits_by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport | None:
     """For a tokenizer of characters: the report without counting, if every row has fewer bytes than its limits."""
     row_sizes, limits = [sizes(row) for row in rows], _limits(run)
@@ -107,8 +103,7 @@ def _fits_by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthR
 
 def _check_alphabet(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Check that the model's alphabet has the characters of the rows."""
-    turns = ([row.prompt] if isinstance(row.prompt, str) else [turn.content for turn in row.prompt] for row in rows)
-    prompts = "".join(text for texts in turns for text in texts)
+    prompts = "".join(content for row in rows for _, content in prompt_turns(row))
     answers = "".join(text for row in rows for text in (row.response, row.rejected) if text)
     for what, text in (("prompts", prompts), ("answers", answers)):
         missing = sum(character not in model.alphabet for character in text)
@@ -224,46 +219,35 @@ def _limits(run: RunSpec) -> list[_Limit]:
     ]
 
 
-def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence[Row]) -> LengthReport:
-    """Count the tokens of a split's first and longest rows; no results without rows."""
+def _check_tokens(run: RunSpec, text: TextProcess, split: str, every: Sequence[Row]) -> tuple[list[CheckResult], int]:
+    """Count the tokens of a split's first and longest rows; no results without rows. Also the number of rows that are
+    left out for their length."""
     if not every:
-        return LengthReport([])
+        return [], 0
     limits, is_sampled = _limits(run), split == "val" and run.algorithm.sampled
     counted = _count_longest(limits, text, "prompts" if is_sampled else run.algorithm.data, every)
     counts = {index: count for index, count in counted.items() if not isinstance(count, str)}
     if unwritable := [(every[index], count) for index, count in counted.items() if isinstance(count, str)]:
-        return LengthReport([_unwritable_result(unwritable, not counts, run.data.on_bad_row == "skip")])
+        row, reason = unwritable[0]
+        action = "learned from" if reason == EQUAL else "written with the model's chat template"
+        message = f"{len(unwritable):,} rows cannot be {action}, the first: {reason}"
+        where = "model.path" if not counts and "the chat template fails" in reason else row.where
+        level: Level = "WARN" if run.data.on_bad_row == "skip" and counts else "FAIL"
+        return [CheckResult(level, where, message, _template_fix(unwritable))], 0
     scope = f"{len(counts):,} {split}" if len(counts) == len(every) else f"the {len(counts):,} longest {split}"
     results = [*_over_limits(run, limits, scope, every, counts)]
     if not results:
-        results.append(CheckResult("OK", f"lengths {split}", f"{_summary(limits, counts.values())} tokens"))
+        longest = [(limit.what, max(map(limit.of, counts.values()))) for limit in limits]
+        summary = " and ".join(f"{what}s of at most {tokens}" for what, tokens in longest if tokens)
+        results.append(CheckResult("OK", f"lengths {split}", f"{summary} tokens"))
     if n_split := sum(count[2] > 1 for count in counts.values()):
         results.append(CheckResult("OK", f"sequences {split}", several_sequences(n_split, len(counts))))
-    return LengthReport(results, _count_filtered(run, limits, counts.values()))
-
-
-def _count_filtered(run: RunSpec, limits: Sequence[_Limit], counts: Collection[Sequence[int]]) -> int:
-    """Number of rows that are left out for their length."""
     filters = run.data.truncation == "filter" and not run.shares_length
-    return sum(_is_over(limits, count) for count in counts) if filters else 0
-
-
-def _summary(limits: Sequence[_Limit], counts: Collection[Sequence[int]]) -> str:
-    longest = [(limit.what, max(map(limit.of, counts))) for limit in limits]
-    return " and ".join(f"{what}s of at most {tokens}" for what, tokens in longest if tokens)
+    return results, sum(_is_over(limits, count) for count in counts.values()) if filters else 0
 
 
 def _is_over(limits: Sequence[_Limit], count: Sequence[int]) -> bool:
     return any(limit.of(count) > limit.tokens for limit in limits)
-
-
-def _unwritable_result(unwritable: Sequence[tuple[Row, str]], all_rows: bool, skip: bool) -> CheckResult:
-    row, reason = unwritable[0]
-    action = "learned from" if reason == EQUAL else "written with the model's chat template"
-    message = f"{len(unwritable):,} rows cannot be {action}"
-    where = "model.path" if all_rows and "the chat template fails" in reason else row.where
-    level: Level = "WARN" if skip and not all_rows else "FAIL"
-    return CheckResult(level, where, f"{message}, the first: {reason}", _template_fix(unwritable))
 
 
 def _template_fix(unwritable: Sequence[tuple[Row, str]]) -> str:

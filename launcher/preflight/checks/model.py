@@ -38,7 +38,7 @@ def _policy(context: Context) -> Iterator[CheckResult]:
         yield from _not_downloaded(model, name, context.missing_level)
         yield from _check_tied(model, None) or _check_targets(context.run, _MATRICES if shape else None)
         return
-    layers: tuple[str, ...] | None = _MATRICES if shape else None
+    layers: tuple[str, ...] | None = _MATRICES if shape else None  # full names of those whose weights are matrices
     folder = None
     if isinstance(model, Pretrained):
         try:
@@ -47,7 +47,9 @@ def _policy(context: Context) -> Iterator[CheckResult]:
             yield from from_problems(problems.problems)
             return
         yield from _check_folder(model, folder)
-        layers = _matrix_layers(folder)
+        shapes = weights.shapes(folder)
+        matrices = (name for name, of in (shapes or {}).items() if name.endswith(".weight") and len(of) == 2)
+        layers = None if shapes is None else tuple(name.removesuffix(".weight") for name in matrices)
     yield from _check_tied(model, folder) or _check_targets(context.run, layers)
     positions = f", {model.positions:,} positions" if model.positions else ""
     yield CheckResult("OK", "model", f"{name}{positions}")
@@ -91,15 +93,6 @@ def _check_weights(folder: Path, where: str, loader: str) -> Iterator[CheckResul
     else:
         message = f"{folder}: the weights could not be compared with config.json"
         yield CheckResult("WARN", where, message, "see that torch and transformers can be imported")
-
-
-def _matrix_layers(folder: Path) -> tuple[str, ...] | None:
-    """Full names of the layers of a folder whose weights are matrices; None where they cannot be read."""
-    shapes = weights.shapes(folder)
-    if shapes is None:
-        return None
-    matrices = (name for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2)
-    return tuple(name.removesuffix(".weight") for name in matrices)
 
 
 def _check_targets(run: RunSpec, layers: tuple[str, ...] | None) -> Iterator[CheckResult]:

@@ -29,7 +29,9 @@ def check(_: Context) -> Iterator[CheckResult]:
 def _check_shadowed() -> Iterator[CheckResult]:
     """Packages that a folder of PYTHONPATH shadows, so that what is imported is not what is installed."""
     folders = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    for name in dict.fromkeys(_needed_packages() if folders else ()):
+    own = _installed(OURS) if folders else None
+    needed = [*SHOWN, *(Requirement(text).name for text in own.requires or ())] if own else []  # with all extras
+    for name in dict.fromkeys(needed):
         spec = find_spec(name.replace("-", "_"))
         file = Path(spec.origin).resolve() if spec and spec.origin else Path()
         folder = file.parent.parent if spec and spec.submodule_search_locations else file.parent
@@ -37,12 +39,6 @@ def _check_shadowed() -> Iterator[CheckResult]:
         if installed and Path(str(installed.locate_file(""))).resolve() != folder:
             message = f"{folder / name} is imported in place of {name} {installed.version}, which is installed"
             yield CheckResult("FAIL", name, message, f"take {folder} out of PYTHONPATH")
-
-
-def _needed_packages() -> list[str]:
-    """Names of the packages that we need, with those of all extras."""
-    own = _installed(OURS)
-    return [*SHOWN, *(Requirement(text).name for text in (own.requires if own else None) or ())]
 
 
 def check_packages(name: str = OURS) -> list[CheckResult]:
@@ -53,7 +49,9 @@ def check_packages(name: str = OURS) -> list[CheckResult]:
         message = "is found on the path but not installed, so what it needs is not known"
         return [CheckResult("WARN", name, message, "run pip install --editable .")]
     versions, unmet = dict[str, str](), list[CheckResult]()
-    for need in _requirements(ours):
+    for need in map(Requirement, ours.requires or ()):
+        if need.marker and not need.marker.evaluate({"extra": ""}):
+            continue
         installed = _installed(need.name)
         if installed:
             versions[canonicalize_name(need.name)] = installed.version
@@ -64,20 +62,11 @@ def check_packages(name: str = OURS) -> list[CheckResult]:
     if not unmet:
         shown = ", ".join(f"{package} {versions[package]}" for package in SHOWN if package in versions)
         unmet = [CheckResult("OK", "packages", f"{len(versions)} packages are compatible: {shown}")]
-    return [_python(ours.metadata["Requires-Python"]), *unmet]
-
-
-def _python(specifier: str | None) -> CheckResult:
-    version = platform.python_version()
-    if specifier and not SpecifierSet(specifier).contains(version, prereleases=True):
-        return CheckResult("FAIL", "python", f"is {version}, and {specifier} is needed", f"use python {specifier}")
-    return CheckResult("OK", "python", version)
-
-
-def _requirements(package: Distribution) -> list[Requirement]:
-    """What it requires here, without its extras."""
-    needs = map(Requirement, package.requires or ())
-    return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+    version, wanted = platform.python_version(), ours.metadata["Requires-Python"] or ""
+    if SpecifierSet(wanted).contains(version, prereleases=True):
+        return [CheckResult("OK", "python", version), *unmet]
+    message = f"is {version}, and {wanted} is needed"
+    return [CheckResult("FAIL", "python", message, f"use python {wanted}"), *unmet]
 
 
 def _installed(name: str) -> Distribution | None:

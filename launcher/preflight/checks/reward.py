@@ -18,7 +18,7 @@ from launcher.preflight.checks.reward_trial import MAX_GUESSED, MAX_SCORED, rows
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
 from launcher.rewards.remote import Remote
-from launcher.spec.data import Row, make_answer, needs_rollout
+from launcher.spec.data import Row, asked, make_answer, needs_rollout
 from launcher.spec.reward import MODEL_STYLE, Reward, score_safely, why_unscorable, with_model
 from launcher.spec.run import RunSpec
 
@@ -69,23 +69,19 @@ def _check_scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Check that right answers to the first rows score above others."""
     activity.report("trying the reward")
     reward, name = run.reward, type(run.reward).__name__
-    asked = MAX_ASKED if _has_servers(reward) else 0
-    results = list(try_reward(reward, rows, asked)) or list(_check_form(reward, rows))
+    servers = [leaf for leaf in reward.leaves() if isinstance(leaf, Remote)]
+    reachable = bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
+    n_asked = MAX_ASKED if reachable else 0
+    results = list(try_reward(reward, rows, n_asked)) or list(_check_form(reward, rows))
     if not results and isinstance(reward, Exact) and any(map(_is_solution, rows)):
         message = "Exact compares with whole solutions, which no model repeats literally"
         results = [CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")]
-    if not results and not asked and not any(map(reward.cheap_for, map(make_answer, rows))):
+    if not results and not n_asked and not any(map(reward.cheap_for, map(make_answer, rows))):
         results = [CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")]
     right = "scores right answers to the first rows above empty ones"
     if not reward.uses_ground_truth:
         right = "can score the first rows, and uses no ground truth"
     yield from results or [CheckResult("OK", "reward", f"{name} {right}")]
-
-
-def _has_servers(reward: Reward) -> bool:
-    """Whether a reward asks servers, and all of them can be reached."""
-    servers = [leaf for leaf in reward.leaves() if isinstance(leaf, Remote)]
-    return bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
 
 
 def _check_answer_length(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
@@ -107,7 +103,7 @@ def _check_form(reward: Reward, rows: Sequence[Row]) -> Iterator[CheckResult]:
     reward = deepcopy(reward)  # processes that the copy starts end with it
     final = [row for row in rows if row.ground_truth and not _is_solution(row)]
     for mark, (form, name) in _FORMS_BY_MARK.items():
-        asking = [row for row in final if mark in _last_text(row)]
+        asking = [row for row in final if mark in asked(row)[-1][1]]
         tried = list(islice(rows_to_try(reward, asking), MAX_GUESSED))
         right = [replace(answer, response=f"It follows.\n{form.format(answer.ground_truth)}") for answer in tried]
         wrong = [replace(answer, response="It follows.") for answer in tried]
@@ -121,7 +117,3 @@ def _check_form(reward: Reward, rows: Sequence[Row]) -> Iterator[CheckResult]:
 
 def _is_solution(row: Row) -> bool:
     return bool(_SOLUTION.search(row.ground_truth or ""))
-
-
-def _last_text(row: Row) -> str:
-    return row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content

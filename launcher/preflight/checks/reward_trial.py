@@ -160,36 +160,27 @@ def judge_trial(trial: RewardTrial) -> Iterator[CheckResult]:
         yield CheckResult("FAIL", "reward", f"{name} scores nothing, {trial.scored[0].fault}", next(fixes, ""))
     elif trial.compares:
         kinds = [kind for kind in KINDS if trial.best(kind) and (kind == "gold" or KINDS[kind].name)]
-        results = [result for kind in kinds if (result := _check_unscored(trial, kind) or _check_ranking(trial, kind))]
+        results = [result for kind in kinds if (result := _check_kind(trial, kind))]
         yield from sorted(results, key=lambda result: result.level != "FAIL")[:1]
 
 
-def _right_answers(trial: RewardTrial) -> str:
-    """Words for right answers, with the forms that were tried."""
-    return f"right answers ({', '.join(repr(text)[:60] for text in next(filter(None, trial.right)))}, ...)"
-
-
-def _check_unscored(trial: RewardTrial, kind: str) -> CheckResult | None:
-    """Check that answers of the kind are scored at all; if right ones are not, nothing can be learnt."""
-    if not all(map(math.isnan, trial.best(kind).values())):
-        return None
-    level: Level = "FAIL" if kind == "gold" else "WARN"  # answers without a score are only left out
-    what, fault = KINDS[kind].name or _right_answers(trial), next(one.fault for one in trial.scored if one.kind == kind)
-    return CheckResult(level, "reward", f"{type(trial.reward).__name__} scores {what} not at all, {fault}")
-
-
-def _check_ranking(trial: RewardTrial, kind: str) -> CheckResult | None:
-    """Check that right answers score above those of the kind; None where they do."""
-    right = trial.best("gold")
-    pairs = [(right[row], score) for row, score in trial.best(kind).items() if row in right]
+def _check_kind(trial: RewardTrial, kind: str) -> CheckResult | None:
+    """Check that answers of the kind are scored at all, and less than right ones; None where they are."""
+    scores, right, reward = trial.best(kind), trial.best("gold"), type(trial.reward).__name__
+    right_answers = f"right answers ({', '.join(repr(text)[:60] for text in next(filter(None, trial.right)))}, ...)"
+    if all(map(math.isnan, scores.values())):
+        level: Level = "FAIL" if kind == "gold" else "WARN"  # answers without a score are only left out
+        fault = next(one.fault for one in trial.scored if one.kind == kind)
+        return CheckResult(level, "reward", f"{reward} scores {KINDS[kind].name or right_answers} not at all, {fault}")
+    pairs = [(right[row], score) for row, score in scores.items() if row in right]
     pairs = [pair for pair in pairs if not math.isnan(sum(pair))]
     if not pairs or kind == "gold":
         return None
     high, low = map(fmean, zip(*pairs, strict=True))
     if high > low and not math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-9):
         return None
-    level: Level = "FAIL" if trial.known or (kind == "empty" and trial.reward.cheap) else "WARN"
-    got = f"{type(trial.reward).__name__} scores {_right_answers(trial)} {compact(high)} on average"
+    level = "FAIL" if trial.known or (kind == "empty" and trial.reward.cheap) else "WARN"
+    got = f"{reward} scores {right_answers} {compact(high)} on average"
     got = f"{got} and {KINDS[kind].name} {compact(low)}, so {KINDS[kind].learnt}"
     return CheckResult(level, "reward", got, _fix(trial))
 
@@ -230,7 +221,9 @@ def _try_all(reward: Reward, answers: Sequence[Answer], *, asked: bool) -> Itera
         trial = RewardTrial(reward, answers[: MAX_GUESSED if reward.uses_ground_truth else 1], until_late=True)
     for kind in ("gold", "empty"):
         trial.score(kind)
-    suspect = min(reward.weight_by_name().values()) < 0 or not all(map(_is_fixed_rule, reward.leaves()))
+    fixed_rules = all(type(leaf).__module__.startswith("launcher.") and not isinstance(leaf, Python | Length)
+                      for leaf in reward.leaves())  # fmt: skip
+    suspect = not fixed_rules or min(reward.weight_by_name().values()) < 0
     quick = not asked and time.monotonic() - begin < QUICK_S
     if quick and suspect:
         if unstable := trial.changed(QUICK_S):
@@ -272,11 +265,6 @@ def rows_to_try(reward: Reward, rows: Sequence[Row], *, costly: bool = False) ->
     for answer in map(make_answer, labelled or rows):
         if (costly or reward.cheap_for(answer)) and not reward.unscorable_reason(answer):
             yield answer
-
-
-def _is_fixed_rule(leaf: Reward) -> bool:
-    """Whether a reward is of this package and scores by a fixed comparison, so that it needs no further trial."""
-    return type(leaf).__module__.startswith("launcher.") and not isinstance(leaf, Python | Length)
 
 
 def awaits_others(reward: Reward, score: float) -> bool:

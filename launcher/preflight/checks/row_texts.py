@@ -11,7 +11,7 @@ from typing import NamedTuple
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import short_repr
 from launcher.preflight.checks.context import Context
-from launcher.spec.data import Row
+from launcher.spec.data import Row, prompt_turns
 
 FIRST = 2_000
 """Most rows that are read."""
@@ -54,20 +54,11 @@ def _answers(row: Row) -> Sequence[str]:
     """The texts of a row that are learned; those of assistant turns where it has no response."""
     if row.response is not None:
         return [text for text in (row.response, row.rejected) if text is not None]
-    return [] if isinstance(row.prompt, str) else [turn.content for turn in row.prompt if turn.role == "assistant"]
-
-
-def _prompt_text(row: Row) -> str:
-    return (row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content).strip()
-
-
-def _texts(row: Row) -> Iterator[str]:
-    yield from [row.prompt] if isinstance(row.prompt, str) else (turn.content for turn in row.prompt)
-    yield from (text for text in (row.response, row.rejected, row.ground_truth) if text is not None)
+    return [content for role, content in prompt_turns(row) if role == "assistant"]
 
 
 def _repeated_prompt(row: Row) -> str:
-    prompt = _prompt_text(row)
+    prompt = prompt_turns(row)[-1][1].strip()
     return prompt if row.response is not None and all(_begins_with(text, prompt, row) for text in _answers(row)) else ""
 
 
@@ -79,13 +70,14 @@ def _begins_with(text: str, beginning: str, row: Row) -> bool:
 
 
 def _missing(row: Row) -> str:
-    texts = (*_answers(row), row.ground_truth or "", _prompt_text(row))
+    texts = (*_answers(row), row.ground_truth or "", prompt_turns(row)[-1][1])
     return next((text for text in texts if text.strip() in _MISSING), "")
 
 
 def _misread(row: Row) -> str:
     """A text whose bytes in Latin-1 or cp1252 are UTF-8, which hardly happens by chance to text beyond ASCII."""
-    for text in (text for text in _texts(row) if not text.isascii()):
+    texts = (*(content for _, content in prompt_turns(row)), row.response, row.rejected, row.ground_truth)
+    for text in (text for text in texts if text and not text.isascii()):
         for codec in ("latin-1", "cp1252"):
             with suppress(UnicodeError):
                 text.encode(codec).decode()

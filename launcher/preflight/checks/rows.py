@@ -25,8 +25,13 @@ def check(context: Context) -> Iterator[CheckResult]:
     """Check all rows; nothing more than their kind where the data has problems of its own."""
     yield from _check_kind(context)
     if context.data is None:
-        if not context.data_problems:
-            yield _not_prepared(context)
+        data = context.run.data
+        command = f"rlrun data prepare {data.repo}" if isinstance(data, Hub) else "rlrun data prepare"
+        if not context.data_problems and huggingface.offline():
+            message = "is not here yet, and HF_HUB_OFFLINE forbids downloading it"
+            yield CheckResult(context.missing_level, "data", message, f"run {command} with a network")
+        elif not context.data_problems:
+            yield CheckResult("WARN", "data", "not checked: it is downloaded first", f"{command} does it now")
         return
     bad = [*_report_bad_rows(context, "train"), *_report_bad_rows(context, "val")]
     yield from bad
@@ -41,15 +46,6 @@ def check(context: Context) -> Iterator[CheckResult]:
     yield from _check_best_metric(context)
     yield from context.lengths.results
     yield from _report_held_out(context)
-
-
-def _not_prepared(context: Context) -> CheckResult:
-    data = context.run.data
-    command = f"rlrun data prepare {data.repo}" if isinstance(data, Hub) else "rlrun data prepare"
-    if huggingface.offline():
-        message = "is not here yet, and HF_HUB_OFFLINE forbids downloading it"
-        return CheckResult(context.missing_level, "data", message, f"run {command} with a network")
-    return CheckResult("WARN", "data", "not checked: it is downloaded first", f"{command} does it now")
 
 
 def _check_kind(context: Context) -> Iterator[CheckResult]:
@@ -83,23 +79,20 @@ def _check_constant(context: Context) -> Iterator[CheckResult]:
             yield CheckResult("WARN", "data", f"{message}, {short_repr(text, 60)}", fix)
 
 
-def _bad_rows_fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
+def _bad_rows_fix(seen: SplitRows, bad: Sequence[RefusedRow]) -> str:
     """Advice against bad rows, from the reasons for which they were refused."""
-    seen = context.train if split == "train" else context.val
+    first = bad[0]
     if broken := [row for row in bad if row.reason.startswith("not UTF-8")]:
         name = shlex.quote(broken[0].where.rpartition(":")[0])
         return f"convert it to UTF-8 by iconv; file -i {name} may tell its encoding"
-    if seen.rows and not (bad[0].where.endswith(":1") and bad[0].raw.lstrip().startswith("[")):
+    is_array, name = first.raw.lstrip().startswith("["), shlex.quote(first.where.rpartition(":")[0])
+    if seen.rows and not (first.where.endswith(":1") and is_array):
         return "use skip"
-    if "; use data.prompt_key=" in bad[0].reason:
-        return bad[0].reason.rpartition("; ")[2]
-    return _json_fix(bad[0]) if bad[0].reason.startswith("invalid JSON") else "use rows in a supported format"
-
-
-def _json_fix(row: RefusedRow) -> str:
-    """Advice for a line that is not JSON by itself."""
-    name = shlex.quote(row.where.rpartition(":")[0])
-    if row.raw.lstrip().startswith("["):
+    if "; use data.prompt_key=" in first.reason:
+        return first.reason.rpartition("; ")[2]
+    if not first.reason.startswith("invalid JSON"):
+        return "use rows in a supported format"
+    if is_array:
         return f"give it a name that ends in .json, as it holds an array: mv {name} rows.json"
     return f"write one JSON object on each line, as json.dumps(row) does, or jq -c . {name} > rows.jsonl"
 
@@ -112,8 +105,8 @@ def _report_bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
             yield CheckResult("FAIL", row.where, row.reason, COMPLETE_FILE)
     if bad and data.on_bad_row == "error":
         yield from (CheckResult("FAIL", row.where, row.reason) for row in bad[:MAX_NAMED])
-        fix = _bad_rows_fix(context, split, bad)
-        yield CheckResult("FAIL", "data.on_bad_row", f"{len(bad):,} {seen.scope} are bad", fix)
+        message = f"{len(bad):,} {seen.scope} are bad"
+        yield CheckResult("FAIL", "data.on_bad_row", message, _bad_rows_fix(seen, bad))
     elif bad:
         message = f"{len(bad):,} {seen.scope} are bad and skipped, the first is {bad[0].where}: {bad[0].reason}"
         yield CheckResult("WARN", f"data {split}", message)

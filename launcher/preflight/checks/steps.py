@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from launcher.config.descriptions import fields_of, written
 from launcher.core.check_result import CheckResult
+from launcher.core.numbers import compact
 from launcher.data.files import Files
 from launcher.preflight.checks.context import Context, Steps
 from launcher.spec.run import RunSpec, size_factor
@@ -120,7 +121,7 @@ def _describe_steps(counts: Steps) -> str:
     text = f"{counts.steps:,}"
     if counts.steps_per_epoch:
         epochs = counts.epochs or 0
-        text += f" ({_rounded(epochs)} epoch{'' if epochs == 1 else 's'} of {counts.steps_per_epoch:,}"
+        text += f" ({compact(epochs)} epoch{'' if epochs == 1 else 's'} of {counts.steps_per_epoch:,}"
         text += f", {counts.left_over:,} rows left over)" if counts.left_over else ")"
     if counts.validations is not None:
         text += f", {_count(counts.validations, 'validation')}"
@@ -129,7 +130,3 @@ def _describe_steps(counts: Steps) -> str:
 
 def _count(number: int, what: str, plural: str = "s") -> str:
     return f"{number:,} {what}{'' if number == 1 else plural}"
-
-
-def _rounded(number: float) -> str:
-    return f"{number:.0f}" if number == int(number) else f"{number:.2g}"

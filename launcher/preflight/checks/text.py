@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,24 +44,22 @@ def _check_other_formats(model: Pretrained, folder: Path) -> Iterator[CheckResul
         message = f"the tokenizer of {folder} is Python code that comes with it ({short_repr(own_class)})"
         fix = f"read it, then set model.trust_remote_code=true to run it, or {advice}"
         yield CheckResult("FAIL", "model.path", message, fix)
-    elif (folder / PIECES).is_file():
-        yield from _check_sentencepiece(folder / PIECES, advice)
+    elif (folder / PIECES).is_file():  # which has one of two formats, each with a package that reads it
+        head = _read_head(folder / PIECES)
+        is_tiktoken = _TIKTOKEN.match(head)
+        package = "tiktoken" if is_tiktoken else "sentencepiece"
+        if not is_tiktoken and not head.startswith(b"\n"):  # SentencePiece: field 1 of the protocol buffer
+            message = f"{folder / PIECES} is neither SentencePiece's nor tiktoken's, and there is no {TOKENIZER}"
+            yield CheckResult("FAIL", "model.path", message, f"use a complete copy of {PIECES}, or {advice}")
+        elif find_spec(package) is None:
+            message = f"{folder} has {PIECES} and no {TOKENIZER}, and the package {package} is not installed"
+            yield CheckResult("FAIL", "model.path", message, f"run pip install {package}, or {advice}")
     elif not (folder / LAYOUTS[1]).is_file():  # adapters use the tokenizer of a base, which is not here
         yield CheckResult("FAIL", "model.path", f"{folder} holds no tokenizer", advice)
 
 
-def _check_sentencepiece(file: Path, advice: str) -> Iterator[CheckResult]:
-    """Check a folder with only tokenizer.model, which has one of two formats, each with a package that reads it."""
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(100)
-    except OSError:
-        head = b""
-    is_tiktoken = _TIKTOKEN.match(head)
-    package = "tiktoken" if is_tiktoken else "sentencepiece"
-    if not is_tiktoken and not head.startswith(b"\n"):  # SentencePiece: field 1 of the protocol buffer
-        message = f"{file} is neither SentencePiece's nor tiktoken's, and there is no {TOKENIZER}"
-        yield CheckResult("FAIL", "model.path", message, f"use a complete copy of {PIECES}, or {advice}")
-    elif find_spec(package) is None:
-        message = f"{file.parent} has {PIECES} and no {TOKENIZER}, and the package {package} is not installed"
-        yield CheckResult("FAIL", "model.path", message, f"run pip install {package}, or {advice}")
+def _read_head(file: Path) -> bytes:
+    """The first bytes of a file; none where it cannot be read."""
+    with suppress(OSError), file.open("rb") as opened:
+        return opened.read(100)
+    return b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 from launcher.config.descriptions import fields_of, written
@@ -35,9 +36,7 @@ def _find_unread(run: RunSpec, settings: Any, prefix: str, reason_above: str | N
 def _unread_reason(run: RunSpec, settings: Any, prefix: str, rule: ReadOnlyWith) -> str | None:
     """Why a setting is not read, and what to use instead; None where it is read."""
     path = rule.other.removeprefix("run.")
-    value: Any = settings if path == rule.other else run
-    for part in path.split("."):
-        value = getattr(value, part)
+    value = attrgetter(path)(settings if path == rule.other else run)
     if value in rule.values if rule.values else value:
         return None
     reason = rule.why or f"{prefix}.{rule.other} is {written(value)}"

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-
-from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
 
 MODULE = "launcher.engines.torch.installed"
 PATIENCE_S = 60.0
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-@dataclass(frozen=True)
-class TorchGpu:
-    """One GPU as torch sees it."""
-
-    name: str
-    capability: str
-    fault: str
-    """Why a matrix product on it failed; empty where it did not."""
-
-
-@dataclass(frozen=True)
-class LoadedLibraries:
-    """The output of `launcher.engines.torch.installed`."""
-
-    torch_s: float
-    torch: str
-    cuda: str | None
-    """What torch was built for; None for a CPU build."""
-    cudnn: int | None
-    nccl: str | None
-    why: str
-    """Why CUDA does not initialize."""
-    gpus: tuple[TorchGpu, ...]
-    kernels: tuple[str, ...]
-    broken: dict[str, str]
-    """Other libraries that cannot be loaded, and why."""
-
-
-def load_libraries(patience_s: float = PATIENCE_S) -> LoadedLibraries | CheckResult:
-    """Load torch in a process of its own; returns the libraries, or a FAIL where it does not load in `patience_s`."""
+def load_libraries(patience_s: float = PATIENCE_S) -> Mapping[str, Any] | CheckResult:
+    """Load torch in a process of its own; returns the output of `launcher.engines.torch.installed`, or a FAIL where
+    torch does not load in `patience_s`."""
     words = [sys.executable, "-m", MODULE]
     try:
         completed = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_s)
@@ -53,63 +27,54 @@ def load_libraries(patience_s: float = PATIENCE_S) -> LoadedLibraries | CheckRes
         message = f"did not load in {patience_s:g} s"
         return CheckResult("FAIL", "torch", message, "use a faster disk, or a driver that answers (nvidia-smi)")
     try:
-        *_, last = completed.stdout.splitlines() or [b""]
-        return TypeAdapter(LoadedLibraries).validate_python(json.loads(last))
-    except (ValueError, ValidationError):
-        why = last_words(completed.stderr.decode("utf-8", "replace"), completed.returncode)
+        return dict(json.loads(completed.stdout.splitlines()[-1]))
+    except (ValueError, TypeError, IndexError):  # it ended before it printed them
+        lines, code = completed.stderr.decode("utf-8", "replace").strip().splitlines(), completed.returncode
+        ended = f"it was ended by signal {-code}" if code < 0 else f"it ended with {code} and said nothing"
+        why = lines[-1].strip() if lines else ended
         return CheckResult("FAIL", "torch", f"does not load: {why}", "pip install torch")
 
 
-def last_words(output: str, code: int) -> str:
-    """The last line that a process printed, or how it ended."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    if lines:
-        return lines[-1]
-    return f"it was ended by signal {-code}" if code < 0 else f"it ended with {code} and said nothing"
-
-
-def check(loaded: LoadedLibraries | CheckResult, found: machine.Gpus) -> list[CheckResult]:
+def check(loaded: Mapping[str, Any] | CheckResult, found: machine.Gpus) -> list[CheckResult]:
     """Results on torch, on each GPU that fails, and on each companion library that is broken."""
     if isinstance(loaded, CheckResult):
         return [loaded]
-    kernels = ", ".join(loaded.kernels) or "none"
+    fix = f"use a build of torch with kernels for it; this one has {', '.join(loaded['kernels']) or 'none'}"
     cards = [
-        CheckResult("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
-                    f"use a build of torch with kernels for it; this one has {kernels}")
-        for index, gpu in enumerate(loaded.gpus) if gpu.fault
-    ]  # fmt: skip
+        CheckResult("FAIL", f"cuda:{index}", f"{gpu['name']} ({gpu['capability']}): {gpu['fault']}", fix)
+        for index, gpu in enumerate(loaded["gpus"])
+        if gpu["fault"]
+    ]
     companions = [
         CheckResult("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package}")
-        for package, why in ((module.partition(".")[0], why) for module, why in loaded.broken.items())
+        for package, why in ((module.partition(".")[0], why) for module, why in loaded["broken"].items())
     ]
     return [_check_torch(loaded, found), *cards, *companions]
 
 
-def _check_torch(loaded: LoadedLibraries, found: machine.Gpus) -> CheckResult:
-    build = f"CUDA {loaded.cuda}" if loaded.cuda else "CPU only"
-    message = f"{loaded.torch} ({build}) loads in {loaded.torch_s:.1f} s"
-    count = len(found.found)
+def _check_torch(loaded: Mapping[str, Any], found: machine.Gpus) -> CheckResult:
+    cuda, n_used, count = loaded["cuda"], len(loaded["gpus"]), len(found.found)
+    build = f"CUDA {cuda}" if cuda else "CPU only"
+    message = f"{loaded['torch']} ({build}) loads in {loaded['torch_s']:.1f} s"
     if found.trouble:
         fix = "use a driver and kernel module of one version: restart after an update"
         return CheckResult("FAIL", "torch", f"{message}; the driver cannot be queried: {found.trouble}", fix)
     if not count:
         return CheckResult("OK", "torch", f"{message}; no GPU: only hardware=cpu runs here")
-    if not loaded.cuda:
+    if not cuda:
         fix = f"use a build of torch for CUDA {found.cuda} or older (pytorch.org tells where)"
         return CheckResult("FAIL", "torch", f"{message}, beside {count} GPUs", fix)
-    if loaded.gpus:
+    if n_used:
         driver = f"driver {found.driver} (CUDA up to {found.cuda})"
-        libraries = f"uses {len(loaded.gpus)} of {count} GPUs; {driver}, cuDNN {loaded.cudnn}"
-        if loaded.nccl:
-            return CheckResult("OK", "torch", f"{message}, {libraries}, NCCL {loaded.nccl}")
-        return CheckResult("WARN", "torch", f"{message}, {libraries}, NCCL missing", "use a build with NCCL")
-    if _major(loaded.cuda) > _major(found.cuda):
-        message = f"is built for CUDA {loaded.cuda}; driver {found.driver} runs CUDA up to {found.cuda}"
+        visible = os.environ.get(VISIBLE) if n_used < count else None
+        hidden = "" if visible is None else f" ({VISIBLE} is {visible})"
+        used = f"{message}, uses {n_used} of {count} GPUs{hidden}; {driver}, cuDNN {loaded['cudnn']}"
+        if loaded["nccl"]:
+            return CheckResult("OK", "torch", f"{used}, NCCL {loaded['nccl']}")
+        return CheckResult("WARN", "torch", f"{used}, NCCL missing", "use a build with NCCL")
+    if int(cuda.partition(".")[0]) > int(found.cuda.partition(".")[0]):
+        message = f"is built for CUDA {cuda}; driver {found.driver} runs CUDA up to {found.cuda}"
         return CheckResult("FAIL", "torch", message, f"use a newer driver, or a build of torch for CUDA {found.cuda}")
-    got = f"cannot use the GPUs: {loaded.why or 'torch sees none, and does not say why'}"
-    fix = "see CUDA_VISIBLE_DEVICES and nvidia-smi, and restart after an update"
-    return CheckResult("FAIL", "torch", got, fix)
-
-
-def _major(version: str) -> int:
-    return int(version.partition(".")[0])
+    got = f"cannot use the GPUs: {loaded['why'] or 'torch sees none, and does not say why'}"
+    hides = f"unset {VISIBLE}, which hides them" if os.environ.get(VISIBLE) in ("", "-1") else ""
+    return CheckResult("FAIL", "torch", got, hides or f"see {VISIBLE} and nvidia-smi, and restart after an update")

@@ -7,20 +7,21 @@ verl's default is not ours, the recipe sets verl's.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from launcher.config.defaults import REASONS
-from launcher.config.names.table import Translation, table
+from launcher.config.names.table import table
 from launcher.config.nodes import flat, walk
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.resolve import Resolution, resolve_request
-from launcher.core.overrides import key_of, literal
+from launcher.core.overrides import key_of, literal, quoted
 from launcher.core.problems import Problem, shortened
 from launcher.core.redaction import is_secret_name
-from launcher.engines.verl import TAKEN
+from launcher.engines.verl import TAKEN, Verl
+from launcher.engines.verl import words as verl_words
 from launcher.engines.verl.config.compose import compose, split_flags
 from launcher.engines.verl.config.defaults import CONFIGS, MEGATRON, Program
 from launcher.engines.verl.passed_on import EXTRA, PROJECT, as_passed_on
@@ -29,7 +30,6 @@ from launcher.preflight.checks.context import Context
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 from launcher.tools.importing.launches import Launch
-from launcher.tools.importing.verl_config import argument_of, config_of, differing
 
 PROGRAMS: Mapping[str, Program] = {
     "main_ppo": "ppo", "main_dapo": "ppo", "sft_trainer": "sft", "sft_trainer_ray": "sft", "fsdp_sft_trainer": "sft",
@@ -40,6 +40,21 @@ OWN = (
     "trainer.run_root", "trainer.logger", "trainer.keep_last", "cluster", "engine.offload", "engine.mixed_precision",
 )  # fmt: skip
 """Settings of ours that do not take verl's defaults."""
+_OWN_BEGINNINGS = tuple(f"{name}." for name in OWN)
+VERL_OWN = (
+    "data.train_files", "data.val_files", "trainer.default_local_dir", "trainer.validation_data_dir",
+    "trainer.rollout_data_dir", "trainer.default_hdfs_dir", "trainer.logger", "trainer.resume_mode",
+    "trainer.resume_from_path", "trainer.project_name", "trainer.experiment_name", "trainer.log_val_generations",
+    "trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep", "trainer.max_ckpt_to_keep",
+    "actor_rollout_ref.rollout.trace.project_name", "actor_rollout_ref.rollout.trace.experiment_name",
+    "ray_kwargs.ray_init.address", "reward.custom_reward_function.reward_kwargs",
+)  # fmt: skip
+"""Keys that a run sets itself: its files and names, where it resumes, what is logged, and which Ray cluster it joins.
+"""
+AT_THE_END = ("trainer.save_freq", "trainer.test_freq")
+"""Frequencies whose values -1 and 0 mean never for verl, and at the end for a run of ours."""
+PAIRS = ("ppo_micro_batch_size", "forward_micro_batch_size", "log_prob_micro_batch_size", "micro_batch_size")
+"""Sizes without a default, each of which verl wants for all processes or (with `_per_gpu`) for one."""
 DEFAULT = "verl's default"
 REWARD_MODEL = "reward.reward_model."
 SERVER = "actor_rollout_ref.rollout.name"
@@ -97,27 +112,38 @@ def import_launch(launch: Launch, placeholders: Sequence[str] = ()) -> ImportedL
     return imported
 
 
-@dataclass(frozen=True)
-class _Composed:
-    """A launch's words, and the config that verl composes of them."""
-
-    words: list[str]
-    """The arguments of `rlrun train`, without verl's defaults."""
-    given: set[str]
-    """Keys that the words set, by today's names too."""
-    implied: list[str]
-    """Verl's values of keys that are not set, as arguments, where a setting of ours stands for the key."""
-    config: Mapping[str, Any]
-    known: Set[str]
-    """Keys of verl's own files."""
-
-
 def _import_training(imported: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
-    parsed = _compose_launch(imported, program, placeholders)
-    choices = ["engine=verl", *_choices(program, parsed.given, parsed.config), *_environment(imported, placeholders)]
-    typed = [SourcedOverride(word, f"{imported.name}: {word}", "recipe") for word in [*choices, *parsed.words]]
-    found, added = _with_defaults(typed, parsed.implied)
-    found = _pass_on(imported, found, parsed.config, parsed.known)
+    known_words = _drop_unknown(imported, _without_flags(imported, program), placeholders)
+    chosen, others = _split_choices(imported, _with_missing(imported, known_words, program), program)
+    choosing = [*(word for word in others if word.startswith("-")), *chosen]
+    own_config = dict(walk(compose(choosing, program).config, lists=False))  # by verl's files alone
+    settings = _without_plus(imported, [word for word in others if word not in choosing], own_config)
+    new_words, problems = as_passed_on(settings, program, chosen)
+    result = compose([*choosing, *filter(None, new_words)], program)
+    imported.problems += [one.within(imported.name) for one in problems if not table().named.get(one.where)]
+    imported.problems += [one.within(imported.name) for one in result.problems if one.code != "conflicting-settings"]
+
+    renamed = dict(zip(settings, new_words, strict=True))
+    reward = result.config.get("reward") or {}
+    scores_with_model = reward.get("reward_model", {}).get("enable")  # then the function is the run's reward
+    passes_on = scores_with_model and reward.get("custom_reward_function", {}).get("path")
+    extra = {word: new for word, new in renamed.items() if passes_on and key_of(new).startswith(REWARD_MODEL)}
+    is_known = {word: bool(new) or key_of(word) in table().named for word, new in renamed.items()}  # by verl, or by us
+    words = list(chosen) if program == "ppo" else []  # another `model_engine` is passed on
+    if any(word.endswith("megatron") for word in chosen):
+        words = ["engine.strategy=megatron"]
+    words += [word for word in renamed if word not in extra and is_known[word]]
+    words += [f"{EXTRA}={literal([*extra.values()])}"] if extra else []
+    given = {key_of(word) for word in [*words, *new_words]}
+    implied = [
+        argument_of(key, value)
+        for key, value in walk(result.config, lists=False)
+        if key not in given and _has_counterpart(key, value) and not (extra and key.startswith(REWARD_MODEL))
+    ]
+    words = ["engine=verl", *_choices(program, given, result.config), *_environment(imported, placeholders), *words]
+    typed = [SourcedOverride(word, f"{imported.name}: {word}", "recipe") for word in words]
+    found, added = _with_defaults(typed, implied)
+    found = _pass_on(imported, found, result.config, own_config.keys())
     imported.run = found.run
     imported.problems = [*dict.fromkeys([*imported.problems, *(one.within(imported.name) for one in found.problems)])]
     without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
@@ -130,46 +156,6 @@ def _import_training(imported: ImportedLaunch, program: Program, placeholders: S
     ]  # fmt: skip
 
 
-def _compose_launch(imported: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> _Composed:
-    typed = _with_processes(imported, _drop_unknown(imported, _without_flags(imported, program), placeholders), program)
-    chosen, typed = _split_choices(imported, _with_server(imported, typed, program), program)
-    flags = [word for word in typed if word.startswith("-")]
-    base_config = dict(walk(compose([*flags, *chosen], program).config, lists=False))
-    settings = _without_plus(imported, [word for word in typed if word not in flags], base_config)
-    new_words, problems = as_passed_on(settings, program, chosen)
-    result = compose([*flags, *chosen, *filter(None, new_words)], program)
-    imported.problems += [one.within(imported.name) for one in problems if not table().named.get(one.where)]
-    imported.problems += [one.within(imported.name) for one in result.problems if one.code != "conflicting-settings"]
-    renamed = dict(zip(settings, new_words, strict=True))
-    extra = _extra_model_words(result.config, renamed)
-    words = [*_strategy(chosen, program), *(word for word in renamed if word not in extra and _is_known(word, renamed))]
-    words += [f"{EXTRA}={literal([*extra.values()])}"] if extra else []
-    keys = {key_of(word) for word in [*words, *new_words]}
-    return _Composed(words, keys, _implied(result.config, keys, bool(extra)), result.config, base_config.keys())
-
-
-def _is_known(word: str, renamed: Mapping[str, str]) -> bool:
-    """Whether verl still has the key, or a setting of ours stands for it."""
-    return bool(renamed[word]) or key_of(word) in table().named
-
-
-def _implied(config: Mapping[str, Any], given: Set[str], extra_model: bool) -> list[str]:
-    """Verl's values of keys that are not set, as arguments; an `extra_model` for rewards has its keys passed on."""
-    return [
-        argument_of(key, value)
-        for key, value in walk(config, lists=False)
-        if key not in given and _has_counterpart(key, value) and not (extra_model and key.startswith(REWARD_MODEL))
-    ]
-
-
-def _extra_model_words(config: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, str]:
-    """The words for a reward model, by the script's, where a reward function of the script scores with it: then the
-    function is the run's reward, and the model is passed on in `engine.extra`."""
-    reward = config.get("reward") or {}
-    enabled = reward.get("reward_model", {}).get("enable") and reward.get("custom_reward_function", {}).get("path")
-    return {word: new for word, new in renamed.items() if enabled and key_of(new).startswith(REWARD_MODEL)}
-
-
 def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> tuple[Resolution, list[str]]:
     """The run of the typed words and verl's defaults, and the defaults that it neither refuses nor leaves unread."""
     remaining = [word for word in implied if key_of(word) != UNREAD]
@@ -177,7 +163,9 @@ def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> 
         defaults = [SourcedOverride(word, f"{DEFAULT}: {word}", "recipe") for word in remaining]
         resolved = resolve_request(RunRequest([*defaults, *typed]))
         new_words = {one.typed.text: one.words for one in resolved.taken if one.typed in defaults}
-        wrong_keys = {problem.where for problem in resolved.problems} | _unread(resolved.run)
+        wrong_keys = {problem.where for problem in resolved.problems}
+        if resolved.run:
+            wrong_keys |= {result.subject for result in unread.check(Context(resolved.run, here=False))}
         removed = [
             word for word in remaining
             if EXTRA in (ours := new_words.get(word, (word,))) or wrong_keys & {key_of(word), *map(key_of, ours)}
@@ -208,11 +196,6 @@ def _pass_on(imported: ImportedLaunch, resolved: Resolution, wanted: Mapping[str
         imported.changes.append(Replacement(word, f"{origin}passed on to {PROJECT}, as no setting here says just that"))
     exact = resolve_request(RunRequest([*others, passed]))
     return replace(exact, taken=resolved.taken)
-
-
-def _unread(run: RunSpec | None) -> set[str]:
-    """Keys of settings that are given and that the run does not read."""
-    return {result.subject for result in unread.check(Context(run, here=False))} if run else set()
 
 
 # ---- the script's words
@@ -251,9 +234,10 @@ def _name_argument(imported: ImportedLaunch, word: str, parts: Sequence[str]) ->
 def _reason_to_omit(word: str, parts: Sequence[str]) -> str:
     """Why the word is left out; empty where it stays. `parts` of its value are known only when the script runs."""
     key, equals, value = word.partition("=")
-    is_translated = key in table().named
-    if is_secret_name(key) and not is_translated and not re.fullmatch(r"[\d.]*|true|false|null", value.lower()):
-        return f"{key} is left out, as it is a secret"
+    is_translated, is_setting = key in table().named, "." in key  # a variable of the environment has no dot
+    is_number = is_setting and re.fullmatch(r"[\d.]*|true|false|null", value.lower())
+    if is_secret_name(key) and not is_translated and not is_number:
+        return f"{key} is left out, as it is a secret" + ("" if is_setting else "; set it in your shell")
     if parts:
         return f"{word} is left out; only running the script tells {', '.join(parts)}"
     if equals and not value.strip("'\"") and (is_translated or key in TAKEN):
@@ -293,13 +277,6 @@ def _split_choices(imported: ImportedLaunch, typed: Sequence[str], program: Prog
     return [*chosen.values()], [word for word in typed if word not in chosen.values()]
 
 
-def _strategy(chosen: Sequence[str], program: Program) -> list[str]:
-    """The arguments of `rlrun train` for verl's choices; another `model_engine` is passed on."""
-    if any(word.endswith("megatron") for word in chosen):
-        return ["engine.strategy=megatron"]
-    return list(chosen) if program == "ppo" else []
-
-
 _CHOICES: Mapping[Program, Sequence[str]] = {"sft": ("engine", "optim"), "ppo": ("model_engine",)}
 _BACKEND = ("actor_rollout_ref.actor.strategy", "model_engine", "--config-name")
 
@@ -317,37 +294,28 @@ def _without_plus(imported: ImportedLaunch, words: Sequence[str], known: Mapping
     return cleaned
 
 
-def _with_server(imported: ImportedLaunch, words: list[str], program: Program) -> list[str]:
-    """The words, with an inference server where they choose none: verl has no default."""
-    if program != "ppo" or SERVER in map(key_of, words):
-        return words
-    imported.changes.append(Replacement(SERVER, "the script names no inference server, and verl has no default; vllm"))
-    return [*words, f"{SERVER}=vllm"]
-
-
-def _with_processes(imported: ImportedLaunch, words: list[str], program: Program) -> list[str]:
-    """The words, with the numbers of machines and GPUs that torchrun gets, where they set none."""
-    keys = {key_of(word) for word in words}
+def _with_missing(imported: ImportedLaunch, words: list[str], program: Program) -> list[str]:
+    """The words, with what they do not set: an inference server, as verl has no default, and the numbers of machines
+    and GPUs that torchrun gets."""
+    keys, added = {key_of(word) for word in words}, list[str]()
+    if program == "ppo" and SERVER not in keys:
+        message = "the script names no inference server, and verl has no default; vllm"
+        imported.changes.append(Replacement(SERVER, message))
+        added.append(f"{SERVER}=vllm")
     for option, key in (("nproc-per-node", "trainer.n_gpus_per_node"), ("nnodes", "trainer.nnodes")):
         count = imported.launch.processes.get(option, "")
         if program == "sft" and key not in keys and count.isdecimal():
-            words.append(f"{key}={count}")
             imported.changes.append(Replacement(f"torchrun --{option}={count}", f"taken as {key}={count}"))
-    return words
+            added.append(f"{key}={count}")
+    return [*words, *added]
 
 
 def _environment(imported: ImportedLaunch, placeholders: Sequence[str]) -> list[str]:
-    variables = {}
-    for name, value in imported.launch.environment.items():
-        if name in SHELL:
-            continue
-        if is_secret_name(name):
-            imported.notes.append(f"{imported.name}: {name} is left out, as it is a secret; set it in your shell")
-        elif any(part and part in value for part in placeholders):
-            imported.notes.append(f"{imported.name}: {name} is left out; only running the script tells its value")
-        else:
-            variables[name] = value
-    return [f"engine.env={literal(variables)}"] if variables else []
+    variables = {name: value for name, value in imported.launch.environment.items() if name not in SHELL}
+    words = [f"{name}={value}" for name, value in variables.items()]
+    kept = {key_of(word) for word in _drop_unknown(imported, words, placeholders)}
+    kept_variables = {name: value for name, value in variables.items() if name in kept}
+    return [f"engine.env={literal(kept_variables)}"] if kept_variables else []
 
 
 # ---- what is not typed
@@ -356,11 +324,8 @@ def _environment(imported: ImportedLaunch, placeholders: Sequence[str]) -> list[
 def _has_counterpart(key: str, value: Any) -> bool:
     """Whether a setting of ours stands for this key of verl's and has to take its default `value`."""
     meanings = [meaning for meaning in table().named.get(key, ()) if key in meaning.names.get(PROJECT, ())]
-    return value not in (None, "???", [], {}) and any(map(_is_setting, meanings))
-
-
-def _is_setting(meaning: Translation) -> bool:
-    return bool(meaning.ours) and not any(f"{meaning.ours[0]}.".startswith(f"{own}.") for own in OWN)
+    ours = [f"{meaning.ours[0]}." for meaning in meanings if meaning.ours]
+    return value not in (None, "???", [], {}) and not all(name.startswith(_OWN_BEGINNINGS) for name in ours)
 
 
 def _choices(program: Program, given: set[str], config: Mapping[str, Any]) -> list[str]:
@@ -391,3 +356,39 @@ def _recipe_arguments(resolved: Resolution, plain: RunSpec | None) -> list[Sourc
             previous = words_by_key.pop(key, word)
             words_by_key[key] = previous if previous.text == word.text and word.where.startswith(DEFAULT) else word
     return [*words_by_key.values()]
+
+
+# ---- the config that verl composes
+
+
+def program_of(run: RunSpec) -> Program:
+    return "ppo" if run.algorithm.sampled else "sft"
+
+
+def config_of(run: RunSpec) -> dict[str, Any]:
+    """The config that verl composes of the arguments that start the run."""
+    assert isinstance(run.engine, Verl)
+    return compose(verl_words.arguments(run, run.engine, Path("run")), program_of(run)).config
+
+
+def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys and values of `wanted` that `found` does not have, without the keys that a run sets itself."""
+    expected, actual = (dict(walk(node, lists=False)) for node in (wanted, found))
+    for key, value in expected.items():
+        if "_target_" in key or value == "???" or any(f"{key}.".startswith(f"{own}.") for own in VERL_OWN):
+            continue
+        if value == actual.get(key) or (key in AT_THE_END and value in (-1, 0)) or _is_unset_size(key, value, expected):
+            continue
+        yield key, value
+
+
+def _is_unset_size(key: str, value: Any, wanted: Mapping[str, Any]) -> bool:
+    """Whether `key` is one of `PAIRS` that `wanted` does not set in either form, so that any value agrees."""
+    prefix, _, name = key.rpartition(".")
+    plain = name.removesuffix("_per_gpu")
+    return plain in PAIRS and all(wanted.get(f"{prefix}.{each}") is None for each in (plain, f"{plain}_per_gpu"))
+
+
+def argument_of(key: str, value: Any) -> str:
+    """`key=value` as Hydra reads it."""
+    return verl_words.to_word(key, value) if not isinstance(value, dict) else f"{key}={literal(value, quoted)}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
 from launcher.engines.verl.config.compose import split_flags
-from launcher.sandbox.reading import ARGUMENTS, Reading, read_script
+from launcher.sandbox.reading import ARGUMENTS, read_script
 from launcher.tools.importing.launch import ImportedLaunch, import_launch
 from launcher.tools.importing.launches import Launch, launch_of
 
@@ -53,19 +53,13 @@ def import_script(
         raise Problems([*problems, *(Problem(each.place, str(each), code="not-found") for each in reading.open)])
     if only is not None and not 1 <= only <= len(launches):
         raise Problems(Problem("--run", f"there is no launch {only}", f"use 1 to {len(launches)}", "not-found"))
-    chosen = launches if only is None else launches[only - 1 : only]
-    notes = [f"{each.place}: {each}" for each in reading.open]
-    return ImportedScript(path, [_import_one(launch, reading) for launch in chosen], problems, notes)
-
-
-def _import_one(launch: Launch, reading: Reading) -> ImportedLaunch:
-    """A launch as a run of ours, also where it uses a config that the script wrote."""
-    with tempfile.TemporaryDirectory() as folder:
-        ready, notes = with_written_config(launch, reading.written, reading.placeholders, Path(folder))
-        imported = import_launch(ready, reading.placeholders)
-    imported.launch = launch
-    imported.notes[:0] = notes
-    return imported
+    imported = list[ImportedLaunch]()
+    for launch in launches if only is None else launches[only - 1 : only]:
+        with tempfile.TemporaryDirectory() as folder:
+            ready, notes = with_written_config(launch, reading.written, reading.placeholders, Path(folder))
+            one = import_launch(ready, reading.placeholders)
+        imported.append(replace(one, launch=launch, notes=[*notes, *one.notes]))
+    return ImportedScript(path, imported, problems, [f"{each.place}: {each}" for each in reading.open])
 
 
 def with_written_config(

@@ -1,13 +1,17 @@
-"""A model's folder in Hugging Face's layout, inspected without loading it: its config, tensors and tokenizer.
+"""A model's folder in Hugging Face's layout: inspected without loading it (config, tensors, tokenizer), and written.
 
 Only safetensors count as weights: a pickle can run code, and is never opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -15,9 +19,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from launcher.core import checkpoints
-from launcher.core.files import expand_user
+from launcher.core.files import expand_user, fsync_path
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.models import config, weights
+from launcher.core.redaction import redact
+from launcher.models import config, texts, weights
 from launcher.models.pretrained import weights_of
 from launcher.spec.checkpoint_format import FORMAT
 
@@ -30,6 +35,7 @@ DTYPES = {
     "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 """The number formats by safetensors' names."""
+ROOM = 1 << 20  # bytes beyond the files' own that a folder takes
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,8 @@ def find_differences(first: ModelFolder, other: ModelFolder) -> list[Problem]:
         for key, left, right in settings if left != right
     ]  # fmt: skip
     faults += _tensor_differences(first, other)
-    if not _have_same_tokens(first.path, other.path):
+    shared = next((name for name in TOKENIZER if all((one.path / name).is_file() for one in (first, other))), None)
+    if shared and _read_tokens(first.path / shared) != _read_tokens(other.path / shared):
         faults.append(f"its tokenizer knows other tokens than {first.given}'s")
     return [Problem(other.given, fault, "use models of one kind") for fault in faults]
 
@@ -145,14 +152,53 @@ def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
     return faults
 
 
-def _have_same_tokens(first: Path, other: Path) -> bool:
-    """Whether every id is the same token in both; true where one has no tokenizer."""
-    shared_files = [name for name in TOKENIZER if (first / name).is_file() and (other / name).is_file()]
-    return not shared_files or _read_tokens(first / shared_files[0]) == _read_tokens(other / shared_files[0])
-
-
 def _read_tokens(path: Path) -> object:
     """The tokens that a file of a tokenizer names; how text is truncated and padded does not count."""
     node = config.read(path.parent, path.name) if path.suffix == ".json" else None
     parts = {key: (node or {}).get(key) for key in ("model", "added_tokens", "normalizer", "pre_tokenizer")}
     return parts if any(parts.values()) else path.read_bytes()
+
+
+# ---- a new folder: whole, or not at all
+
+
+def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[Problem]:
+    """Why a folder of `needed` bytes cannot be made at `out`: it overlaps an input, exists, or lacks disk space."""
+    final = expand_user(out).resolve()
+    for path in inputs:
+        source = path.resolve()
+        if final == source or source in final.parents or final in source.parents:
+            return [Problem("--out", f"{out} overlaps with {path}", "use another folder")]
+    if final.exists() and not (final.is_dir() and not any(final.iterdir())):
+        return [Problem("--out", f"{out} is there already", "use a new folder")]
+    existing = next(path for path in final.parents if path.exists())
+    free, needed = shutil.disk_usage(existing).free, needed + ROOM
+    if needed > free:
+        got = f"{existing} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed"
+        return [Problem("--out", got, "free some space or use another disk", "not-enough")]
+    return []
+
+
+@contextmanager
+def draft_folder(out: Path) -> Iterator[Path]:
+    """A folder to fill, which is renamed to `out` at the end. After an error nothing of it remains; what a kill leaves
+    has another name (`.OUT.unfinished-...`)."""
+    final = expand_user(out).resolve()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{final.name}.unfinished-", dir=final.parent) as temporary:
+        draft = Path(temporary) / final.name
+        draft.mkdir(mode=0o700)
+        yield draft
+        for path in [*sorted(draft.rglob("*"), reverse=True), draft]:
+            fsync_path(path)
+        draft.rename(final)
+    fsync_path(final.parent)
+
+
+def copy_neighbours(source: Path, folder: Path, *, only_tokenizer: bool = False) -> None:
+    """Copy a model's tokenizer, templates, code and licence; no config, no weights and no index of them."""
+    texts.write(folder, texts.read_texts(source, only_tokenizer=only_tokenizer))
+
+
+def write_json(path: Path, node: Mapping[str, Any]) -> None:
+    path.write_text(redact(json.dumps(node, indent=2, ensure_ascii=False)) + "\n", encoding="utf-8")

@@ -21,13 +21,23 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from launcher import __version__
-from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.core.redaction import redact
 from launcher.engines.torch.model.whole import load_whole
 from launcher.models.adapter import problems as adapter_problems
-from launcher.tools.merge import output
-from launcher.tools.merge.folder import CONFIG, DTYPES, ModelFolder, find_differences, list_few, open_model
+from launcher.models.pretrained import base_folder
+from launcher.tools.merge.folder import (
+    CONFIG,
+    DTYPES,
+    ModelFolder,
+    copy_neighbours,
+    draft_folder,
+    find_differences,
+    list_few,  # fmt: skip
+    open_model,
+    out_problems,
+    write_json,
+)
 from launcher.tools.merge.methods import METHODS, Method
 
 FORMATS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items() if dtype.is_floating_point}
@@ -77,10 +87,12 @@ def merge(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
 
 def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     method, problems = _parse_method(request)
-    folders, unreadable = _open_models([*request.models, *([request.base] if request.base else [])])
-    models, fix = [one for one in folders if not one.is_adapter], "use --method lora to make it a model"
-    problems += unreadable + [Problem(one.given, "is a LoRA adapter", fix) for one in folders if one.is_adapter]
-    problems += _compare_models(models)
+    given = [*request.models, *([request.base] if request.base else [])]
+    models, unusable = _open_models(given, adapters=False, fix="use --method lora to make it a model")
+    paths = [model.path.resolve() for model in models]
+    repeated = [model for index, model in enumerate(models) if paths[index] in paths[:index]]
+    problems += unusable + [Problem(model.given, "is given twice", "give each model once") for model in repeated]
+    problems += [difference for model in models[1:] for difference in find_differences(models[0], model)]
     formats = {
         name: DTYPES[FORMATS.get(request.dtype, tensor.dtype) if tensor.is_float else tensor.dtype]
         for name, tensor in (models[0].tensors if models else {}).items()
@@ -90,28 +102,19 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         raise Problems(problems)
 
     roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
-    inputs = dict(zip(roles, folders, strict=False))
-    with output.draft_folder(request.out) as draft:
+    with draft_folder(request.out) as draft:
         mixed, done = dict[str, Tensor](), 0
         for name, dtype in formats.items():
             mixed[name] = _mix_tensor(name, models, method).to(dtype)
             done += sizes[name]
             show("mixing", done, sum(sizes.values()))
         save_torch_state_dict(mixed, draft, max_shard_size=SHARD)
-        output.copy_neighbours(models[0].path, draft)
+        copy_neighbours(models[0].path, draft)
         config = dict(models[0].config)
         if request.dtype != SAME:
             config["torch_dtype" if "torch_dtype" in config else "dtype"] = request.dtype
-        output.write_json(draft / CONFIG, config)
-        return _finish(request, draft, inputs, asdict(method))
-
-
-def _compare_models(models: Sequence[ModelFolder]) -> list[Problem]:
-    """Why the models cannot be mixed."""
-    paths = [at.path.resolve() for at in models]
-    repeated = [at for index, at in enumerate(models) if paths[index] in paths[:index]]
-    problems = [Problem(at.given, "is given twice", "give each model once") for at in repeated]
-    return problems + [difference for at in models[1:] for difference in find_differences(models[0], at)]
+        write_json(draft / CONFIG, config)
+        return _finish(request, draft, dict(zip(roles, models, strict=False)), asdict(method))
 
 
 def _parse_method(request: MergeRequest) -> tuple[Method, list[Problem]]:
@@ -158,15 +161,18 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     if len(request.models) != 1:
         got = f"adds one adapter, got {len(request.models)}"
         problems.append(Problem("--method lora", got, "merge one after the other"))
-    adapters, unreadable = _open_models(request.models[:1])
-    fix = "use the folder of a LoRA adapter"
-    problems += unreadable + [Problem(one.given, "is a whole model", fix) for one in adapters if not one.is_adapter]
-    if problems:
+    adapters, unusable = _open_models(request.models[:1], adapters=True, fix="use the folder of a LoRA adapter")
+    if problems := [*problems, *unusable]:
         raise Problems(problems)
     (adapter,) = adapters
-    base = open_model(request.base or _find_base(adapter))
-    if base.is_adapter:
-        raise Problems(Problem(base.given, "is a LoRA adapter", "use the folder of a whole model"))
+    if not (place := request.base or base_folder(adapter.path)):
+        name = short_repr(adapter.config.get("base_model_name_or_path"))
+        got = f"{adapter.given} belongs to {name}, which is not a folder here"
+        raise Problems(Problem("--base", got, "give its folder", "not-found"))
+    bases, unusable = _open_models([str(place)], adapters=False, fix="use the folder of a whole model")
+    if unusable:
+        raise Problems(unusable)
+    (base,) = bases
     stored = Counter(tensor.dtype for tensor in base.tensors.values() if tensor.is_float).most_common(1)
     dtype = DTYPES[FORMATS.get(request.dtype, stored[0][0] if stored else "F32")]
     size = sum(prod(tensor.shape) for tensor in base.tensors.values()) * dtype.itemsize
@@ -174,12 +180,16 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     if problems := [*problems, *_common_problems(request, [base, adapter], size)]:
         raise Problems(problems)
     model = _merged_model(adapter, base).to(dtype)
-    with output.draft_folder(request.out) as draft:
+    with draft_folder(request.out) as draft:
         model.save_pretrained(draft, max_shard_size=SHARD)
-        output.copy_neighbours(base.path, draft)
-        output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
+        copy_neighbours(base.path, draft)
+        copy_neighbours(adapter.path, draft, only_tokenizer=True)
         show("writing", size, size)
-        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, _find_lost(draft, base))
+        written, notes = open_model(str(draft)).tensors, list[Problem]()
+        if lost := [name for name in base.tensors if name not in written]:
+            got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
+            notes.append(Problem(base.given, got, "add them from the base if they are needed"))
+        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, notes)
 
 
 def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
@@ -195,25 +205,6 @@ def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
         got = f"peft cannot merge it into {base.given}: {shortened(error_message(error), 300)}"
         fix = "use its own base, and the adapter as peft saved it"
         raise Problems(Problem(adapter.given, got, fix, "bad-file")) from error
-
-
-def _find_lost(draft: Path, base: ModelFolder) -> list[Problem]:
-    """A note on the tensors of the base that the written model lacks."""
-    written = open_model(str(draft)).tensors
-    lost = [name for name in base.tensors if name not in written]
-    got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
-    return [Problem(base.given, got, "add them from the base if they are needed")] if lost else []
-
-
-def _find_base(adapter: ModelFolder) -> str:
-    """The base beside an adapter, or the one that its config names."""
-    if (adapter.path / "base").is_dir():
-        return str(adapter.path / "base")
-    base = adapter.config.get("base_model_name_or_path")
-    if not isinstance(base, str) or not expand_user(base).is_dir():
-        got = f"{adapter.given} belongs to {short_repr(base)}, which is not a folder here"
-        raise Problems(Problem("--base", got, "give its folder", "not-found"))
-    return base
 
 
 # ---- both
@@ -238,7 +229,7 @@ def _finish(
             where = f"{at_fault.given}: {name}" if at_fault else name
             fix = "use --dtype float32, and models whose numbers are finite"
             raise Problems(Problem(where, f"a number is not finite in {tensor.dtype}", fix, "not-finite"))
-    output.write_json(
+    write_json(
         draft / RECORD,
         {"rlrun": __version__, "method": request.method, "parameters": parameters, "dtype": request.dtype,
          "inputs": sources, "sha256": merged.digests(), "notes": texts},
@@ -251,13 +242,20 @@ def _no_such_option(name: str, method: str) -> Problem:
     return Problem(f"--{name.replace('_', '-')}", f"{method} takes none", "leave it out")
 
 
-def _open_models(given: Sequence[str]) -> tuple[list[ModelFolder], list[Problem]]:
+def _open_models(given: Sequence[str], *, adapters: bool, fix: str) -> tuple[list[ModelFolder], list[Problem]]:
+    """The models that are `adapters`, or whole ones, and what is wrong with the others; `fix` is for the other kind."""
     folders, problems = [], list[Problem]()
     for name in given:
         try:
-            folders.append(open_model(name))
+            folder = open_model(name)
         except Problems as invalid:
             problems += invalid.problems
+        else:
+            if folder.is_adapter == adapters:
+                folders.append(folder)
+            else:
+                kind = "a LoRA adapter" if folder.is_adapter else "a whole model"
+                problems.append(Problem(name, f"is {kind}", fix))
     return folders, problems
 
 
@@ -270,4 +268,4 @@ def _common_problems(request: MergeRequest, folders: Sequence[ModelFolder], size
     fix = "use the model before quantization"
     quantized = [one for one in folders if one.config.get("quantization_config")]
     problems += [Problem(one.given, "is quantized", fix, "bad-file") for one in quantized]
-    return [*problems, *output.out_problems(request.out, [folder.path for folder in folders], size)]
+    return [*problems, *out_problems(request.out, [folder.path for folder in folders], size)]

@@ -23,6 +23,7 @@ TINY = ["model=tiny", "model.num_attention_heads=2", "model.num_key_value_heads=
 GPUS = ["hardware=h100x8", "model=qwen2.5-7b-instruct"]
 NODES = ["cluster=ray", "cluster.address=auto", "hardware.nnodes=2"]
 TWO = [*TINY, "hardware.nproc_per_node=2", "sampler.tensor_parallel_size=2"]
+L4 = ["model=qwen3-0.6b", "hardware=gpu", "hardware.device=l4", "hardware.n_gpus_per_node=1"]
 GIB = 2**30
 
 
@@ -48,6 +49,9 @@ def run_of(*words: str) -> RunSpec:
          "4 does not divide 2 processes that sample on a node; use 1"),
         ([*GPUS, *NODES, "sampler.n_gpus=3"], "sampler.n_gpus: 3 do not spread evenly over 2 nodes; use 4"),
         (["model=qwen3-235b-a22b"], "on a CPU vLLM computes with a packed copy of experts"),
+        ([*L4, "sampler.max_model_len=999999"], "sampler.max_model_len: 999999 tokens, and the model knows"),
+        ([*L4, "sampler.kv_cache_gb=0.001"], "do not hold one answer"),
+        ([*L4, "sampler.gpu_memory_utilization=0.05"], "vLLM's weights and the keys and values of one answer take"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

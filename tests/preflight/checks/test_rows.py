@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import launch_model
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from launcher.config.resolve import resolve
 from launcher.preflight.checks import context as contexts
@@ -17,9 +16,6 @@ from launcher.preflight.checks import reward, rows
 from launcher.preflight.checks.context import Context
 
 Lines = Callable[..., list[str]]
-CONFIG = {"model_type": "llama", "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
-          "intermediate_size": 8, "max_position_embeddings": 4096}  # fmt: skip
-TEMPLATE = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} {% endfor %}"
 
 
 @pytest.fixture
@@ -41,26 +37,12 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
     return lines
 
 
-def folder(path: Path, template: str | None) -> Path:
-    """A model's folder whose tokenizer makes a token of each word."""
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    (path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<eos>", chat_template=template)
-    made.save_pretrained(path)
-    return path
-
-
 GOOD = [{"prompt": f"p{n}", "response": "r"} for n in range(4)]
 
 
-def test_good_rows(output: Lines) -> None:
-    assert output(GOOD) == ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]
-
-
 def test_bad_rows_are_named(output: Lines) -> None:
+    assert output(GOOD) == ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]
+    assert output([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
     found = output([*GOOD, {"prompt": 5}])
     assert found[0].startswith("FAIL train.jsonl:5: ")
     assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; use skip"
@@ -105,23 +87,17 @@ def test_rows_that_are_left_out_for_their_length_do_not_count(tmp_path: Path, ou
 
 
 def test_a_conversation_needs_a_template(tmp_path: Path, output: Lines) -> None:
-    turns = [
-        {"role": "user", "content": "a b"},
-        {"role": "assistant", "content": "c"},
-        {"role": "user", "content": "d"},
-    ]
-    talk = [{"messages": [*turns, {"role": "assistant", "content": "e"}]}]
-    bare = folder(tmp_path / "bare", None)
-    found = output(talk, "model=hf", f"model.path={bare}")
-    assert found[1] == (
+    said = (("user", "a b"), ("assistant", "c"), ("user", "d"), ("assistant", "e"))
+    talk = [{"messages": [{"role": role, "content": text} for role, text in said]}]
+    launch_model.Model(template=False).save(tmp_path / "bare")
+    assert output(talk, "model=hf", f"model.path={tmp_path / 'bare'}")[1] == (
         "FAIL train.jsonl:1: 1 rows cannot be written with the model's chat template, the first: is a conversation, and"
         " the tokenizer has no chat template; use prompt and response"
     )
-    formatted = folder(tmp_path / "dressed", TEMPLATE)
-    found = output(
-        talk, "model=hf", f"model.path={formatted}", "data.max_prompt_length=3", "data.max_response_length=9"
-    )
-    assert found[1] == "OK lengths train: prompts of at most 3 and responses of at most 7 tokens"
+    launch_model.Model().save(tmp_path / "whole")
+    words = ["data.max_prompt_length=9", "data.max_response_length=9"]
+    found = output(talk, "model=hf", f"model.path={tmp_path / 'whole'}", *words)
+    assert found[1] == "OK lengths train: prompts of at most 5 and responses of at most 7 tokens"
 
 
 def test_sources_are_counted_and_each_unfit_one_is_named(output: Lines) -> None:
@@ -134,10 +110,6 @@ def test_sources_are_counted_and_each_unfit_one_is_named(output: Lines) -> None:
     assert found[2] == "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
     assert found[3].startswith("FAIL train.jsonl:5: data_source 'mine' has no reward; ")
     assert found[4] == "FAIL reward: 2 of 5 rows cannot be scored; use data.on_bad_row=skip"
-
-
-def test_a_file_without_rows(output: Lines) -> None:
-    assert output([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
 
 
 @pytest.mark.parametrize("words", [[], ["data.on_bad_row=skip"]])
@@ -206,17 +178,13 @@ def test_what_helps_against_bad_rows(output: Lines, given: list[Any], words: lis
     ('[\n {"prompt": "p", "response": "r"}\n]\n', "mv other.jsonl rows.json"),
     ("{'prompt': 'p', 'response': 'r'}\n", "write one JSON object on each line, as json.dumps(row) does"),
     ('{\n "prompt": "p",\n "response": "r"\n}\n', "jq -c . other.jsonl > rows.jsonl"),
+    ('{"prompt": "Wie heißt sie?", "response": "größer"}\n',
+     "convert it to UTF-8 by iconv; file -i other.jsonl may tell its encoding"),
 ])  # fmt: skip
-def test_what_makes_json_lines_of_other_json(output: Lines, text: str, expected: str) -> None:
-    Path("other.jsonl").write_text(text)
+def test_what_makes_json_lines_of_another_file(output: Lines, text: str, expected: str) -> None:
+    Path("other.jsonl").write_bytes(text.encode("WINDOWS-1252"))
     assert any(line.startswith("FAIL data.on_bad_row") and expected in line
                for line in output(GOOD, "data.train_files=other.jsonl"))  # fmt: skip
-
-
-def test_a_file_that_is_not_utf8_and_what_converts_it(output: Lines) -> None:
-    Path("other.jsonl").write_bytes('{"prompt": "Wie heißt sie?", "response": "größer"}\n'.encode("WINDOWS-1252"))
-    fix = "convert it to UTF-8 by iconv; file -i other.jsonl may tell its encoding"
-    assert any(line.endswith(fix) for line in output(GOOD, "data.train_files=other.jsonl"))
 
 
 @pytest.mark.parametrize(("mark", "reward", "right"), [

@@ -6,8 +6,7 @@ import itertools
 import json
 import resource
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,6 @@ WELL = [
     GOOD,
     "{% for turn in messages %}{% if turn.role == 'user' %}({{ turn.content }}) {% else %}"  # of Llama 2's kind
     "{{ turn.content }}<eos>{% endif %}{% endfor %}",
-    turns("{{ turn.content | trim }}\n", end="<eos>\n"),
     "{% if messages[-1].role == 'user' %}" + GOOD + "{% else %}" + turns("{{ turn.content }}") + "{% endif %}",
 ])  # fmt: skip
 def test_templates_that_are_well(folder: Path, template: str) -> None:
@@ -219,12 +217,6 @@ def test_a_tokenizer_whose_texts_grow_without_end_is_stopped(folder: Path) -> No
     assert f"FAIL model.path: the tokenizer of '{folder}'" in lines(folder)[0]
 
 
-def test_a_tokenizer_that_loads_without_end_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "LOAD_S", 0.1)
-    monkeypatch.setattr(measure, "Measure", lambda *_: sum(1 for _ in itertools.count()))
-    assert f"the tokenizer of '{folder}' takes too long to load; use one with fewer" in lines_of_model(folder, {})[0]
-
-
 def test_added_tokens_are_not_listed_for_each_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some tokenizers have thousands of them."""
     launch_model.Model().save(folder)
@@ -236,11 +228,6 @@ def test_added_tokens_are_not_listed_for_each_row(folder: Path, monkeypatch: pyt
         encoder.demonstration(number, Row(f"f:{number}", "1+1", "2"))
         counts.append(len(asked))
     assert counts[0] == counts[-1]
-
-
-def test_a_tokenizer_that_ends_its_process_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "Measure", lambda *_: process.os.kill(process.os.getpid(), 9))
-    assert "the tokenizer of" in (line := lines_of_model(folder, {})[0]) and "by SIGKILL" in line
 
 
 def test_the_limit_of_cpu_time_is_of_one_question(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,11 +252,18 @@ def test_the_same_rows_are_looked_at_once(folder: Path, monkeypatch: pytest.Monk
     assert not any("system" in line for line in lines(folder, "systems"))
 
 
-def test_a_process_that_waits_for_ever_is_given_up_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one may that is forked while another thread holds a lock."""
-    monkeypatch.setattr(process, "IDLE_S", 0.1)
-    monkeypatch.setattr(measure, "Measure", lambda *_: process.signal.pause())
-    assert "has waited for 0.1 s without computing; run it again" in lines_of_model(folder, {})[0]
+@pytest.mark.parametrize(("limit", "load", "expected"), [
+    ("LOAD_S", lambda: sum(1 for _ in itertools.count()), "takes too long to load; use one with fewer"),
+    ("IDLE_S", lambda: process.signal.pause(), "has waited for 0.1 s without computing; run it again"),  # for a lock
+    ("", lambda: process.os.kill(process.os.getpid(), 9), "by SIGKILL"),
+])  # fmt: skip
+def test_a_tokenizer_that_does_not_load_is_given_up_on(
+    folder: Path, limit: str, load: Callable[[], Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit:
+        monkeypatch.setattr(process, limit, 0.1)
+    monkeypatch.setattr(measure, "Measure", lambda *_: load())
+    assert expected in lines_of_model(folder, {})[0]
 
 
 def test_long_conversations_may_take_a_template_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,17 +272,6 @@ def test_long_conversations_may_take_a_template_long(folder: Path, monkeypatch: 
     talk = tuple(Message(role, "1") for _ in range(20) for role in ("user", "assistant"))
     with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
         assert text.lengths([Row("t:1", talk)], "answers") == [(4, 116, 1)]
-
-
-def test_plans_of_several_threads_ask_at_once(folder: Path) -> None:
-    launch_model.Model().save(folder)
-
-    def count(number: int) -> int:
-        with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
-            return text.tokens(f"{number}+1")
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(count, range(2))) == [3, 3]
 
 
 def test_a_tokenizer_that_draws_its_tokens_is_refused() -> None:

@@ -4,67 +4,57 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.core.check_result import CheckResult
 from launcher.core.machine import Gpu, Gpus
 from launcher.tools.doctor import loading
-from launcher.tools.doctor.loading import LoadedLibraries, load_libraries
-from launcher.tools.doctor.system import check_visible_devices
+from launcher.tools.doctor.loading import load_libraries
 
 ONE = Gpu(0, "NVIDIA H200", 141 << 30, 140 << 30)
 TWO = Gpus("550.54", "12.4", (ONE, Gpu(1, "NVIDIA H200", 141 << 30, 40 << 30)))
 NONE = Gpus()
 
 
-@pytest.mark.parametrize(
-    ("value", "count", "level", "word"),
-    [
-        (None, 2, None, ""),  # nothing is hidden
-        ("0,1", 2, None, ""),
-        ("", 2, "WARN", "hides all GPUs"),
-        ("-1", 2, "WARN", "hides all GPUs"),
-        ("", 0, None, ""),  # there is nothing to hide
-        ("0,2", 2, "FAIL", "names 2; this machine has 2"),
-        ("GPU-abc", 2, None, ""),  # which card an id means, only the driver knows
-    ],
-)
-def test_hidden_gpus(value: str | None, count: int, level: str | None, word: str) -> None:
-    found = check_visible_devices(value, count)
-    assert [one.level for one in found] == ([level] if level else [])
-    assert not found or word in found[0].message
+CARD = {"name": "NVIDIA H200", "capability": "9.0", "fault": ""}
 
 
-def loaded(**more: object) -> LoadedLibraries:
-    cards = (loading.TorchGpu("NVIDIA H200", "9.0", ""), loading.TorchGpu("NVIDIA H200", "9.0", ""))
-    usual = {"torch_s": 2.0, "torch": "2.13.0", "cuda": "12.4", "cudnn": 91000, "nccl": "2.27.3",
-             "why": "", "gpus": cards, "kernels": ("sm_90",), "broken": {}}  # fmt: skip
-    return LoadedLibraries(**{**usual, **more})
+def loaded(**more: object) -> dict[str, Any]:
+    return {"torch_s": 2.0, "torch": "2.13.0", "cuda": "12.4", "cudnn": 91000, "nccl": "2.27.3",
+            "why": "", "gpus": [CARD, CARD], "kernels": ["sm_90"], "broken": {}} | more  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("received", "found", "level", "word"),
     [
         (loaded(), TWO, "OK", "uses 2 of 2 GPUs; driver 550.54 (CUDA up to 12.4), cuDNN 91000, NCCL 2.27.3"),
-        (loaded(cuda=None, gpus=()), NONE, "OK", "(CPU only)"),
-        (loaded(gpus=()), NONE, "OK", "(CUDA 12.4)"),  # a CUDA build runs on the CPU, too
-        (loaded(cuda=None, gpus=()), TWO, "FAIL", "(CPU only) loads in 2.0 s, beside 2 GPUs"),
-        (loaded(cuda="13.0", gpus=()), TWO, "FAIL", "built for CUDA 13.0; driver 550.54 runs CUDA up to 12.4"),
+        (loaded(cuda=None, gpus=[]), NONE, "OK", "(CPU only)"),
+        (loaded(gpus=[]), NONE, "OK", "(CUDA 12.4)"),  # a CUDA build runs on the CPU, too
+        (loaded(cuda=None, gpus=[]), TWO, "FAIL", "(CPU only) loads in 2.0 s, beside 2 GPUs"),
+        (loaded(cuda="13.0", gpus=[]), TWO, "FAIL", "built for CUDA 13.0; driver 550.54 runs CUDA up to 12.4"),
         (loaded(cuda="12.8"), TWO, "OK", "uses 2 of 2"),  # one major version: its builds run on every driver of it
-        (loaded(gpus=(), why="RuntimeError: no device"), TWO, "FAIL", "RuntimeError: no device"),
+        (loaded(gpus=[], why="RuntimeError: no device"), TWO, "FAIL", "RuntimeError: no device"),
         (loaded(nccl=None), TWO, "WARN", "NCCL missing"),
         (loaded(), Gpus(trouble="versions differ"), "FAIL", "the driver cannot be queried: versions differ"),
     ],
 )
-def test_torch_beside_its_driver(received: LoadedLibraries, found: Gpus, level: str, word: str) -> None:
+def test_torch_beside_its_driver(received: dict[str, Any], found: Gpus, level: str, word: str) -> None:
     told = loading.check(received, found)[0]
     assert told.level == level and word in told.message, told
 
 
+def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert loading.check(loaded(gpus=[]), TWO)[0].fix == "unset CUDA_VISIBLE_DEVICES, which hides them"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,7")
+    assert "uses 1 of 2 GPUs (CUDA_VISIBLE_DEVICES is 0,7)" in loading.check(loaded(gpus=[CARD]), TWO)[0].message
+
+
 def test_cards_and_companions_that_do_not_work() -> None:
-    new = loading.TorchGpu("NVIDIA B300", "10.3", "RuntimeError: no kernel image is available")
-    _, card, peft = loading.check(loaded(gpus=(new,), broken={"peft": "ImportError: no x"}), TWO)
+    new = {"name": "NVIDIA B300", "capability": "10.3", "fault": "RuntimeError: no kernel image is available"}
+    _, card, peft = loading.check(loaded(gpus=[new], broken={"peft": "ImportError: no x"}), TWO)
     assert card.subject == "cuda:0" and "this one has sm_90" in card.fix
     assert (peft.level, peft.subject) == ("FAIL", "peft") and "ImportError: no x" in peft.message
 
