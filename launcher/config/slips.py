@@ -44,18 +44,35 @@ def choice_of_value(group: str, value: str, files: Mapping[str, Path], find_run:
     `files` are the choices of the group; `find_run` tells the folder of a run's policy."""
     if value.lower() in files:
         return [f"{group}={value.lower()}"]
-    if group not in _PATH_SETTINGS or HUB_ADDRESS.match(value):  # an address is answered with a suggestion of its id
+    if HUB_ADDRESS.match(value):  # answered with a suggestion of its id
         return []
-    if words := _data_words(value) if group == "data" else _reward_words(value) if group == "reward" else []:
-        return words
-    is_path = _is_local_path(value)
-    if group == "model" and find_run and not is_path and (folder := find_run(value)):
+    if group == "model" and find_run and not _is_local_path(value) and (folder := find_run(value)):
         return ["model=hf", argument("model.path", folder)]
-    if not is_path and not _HUB_ID.fullmatch(value):
+    words, (choice, setting) = words_of_value(group, value), _PATH_SETTINGS.get(group, ("", ""))
+    known = known_choice(group, setting, value, files) if words[:1] == [choice] else ""
+    return [known] if known else words
+
+
+def words_of_value(group: str, value: str) -> list[str]:
+    """The choice and the setting that a path, an address or a hub's id stands for; empty where `value` is none."""
+    if group == "data":
+        parts = [part.strip("'\" ") for part in value[1:-1].split(",")] if value.startswith("[") else [value]
+        if not any(map(_ADDRESS.match, parts)) and all(map(_is_of_rows, parts)):
+            text = value if value.startswith("[") else argument("", value)[1:]
+            return ["data=files", f"data.train_files={text}"]
+    if group == "reward" and _ADDRESS.match(value):
+        return ["reward=remote", argument("reward.url", value)]
+    if group == "reward" and (file := re.fullmatch(r"(.+\.py)(?:::?(\w+))?", value)):
+        return ["reward=python", argument("reward.path", file[1]), *([f"reward.name={file[2]}"] if file[2] else [])]
+    if group not in _PATH_SETTINGS or not (_is_local_path(value) or _HUB_ID.fullmatch(value)):
         return []
     choice, setting = _PATH_SETTINGS[group]
-    known = known_choice(group, setting, value, files)
-    return [known] if known else [choice, argument(setting, value)]
+    return [choice, argument(setting, value)]
+
+
+def _is_of_rows(path: str) -> bool:
+    """Whether it is a file or a folder of rows, or a pattern of such files."""
+    return path.lower().endswith(ENDINGS) or "*" in path or _is_local_path(path) or os.path.isfile(path)
 
 
 def _is_local_path(value: str) -> bool:
@@ -63,24 +80,6 @@ def _is_local_path(value: str) -> bool:
     if value.startswith("[") or _ADDRESS.match(value):
         return False
     return value.startswith(("/", "./", "../", "~")) or value.count("/") > 1 or os.path.isdir(value)
-
-
-def _data_words(value: str) -> list[str]:
-    """The arguments for a file of rows, a pattern or a list of files; else empty."""
-    parts = [part.strip("'\" ") for part in value[1:-1].split(",")] if value.startswith("[") else [value]
-    is_file = [part.lower().endswith(ENDINGS) or "*" in part or _is_local_path(part) or os.path.isfile(part)
-               for part in parts]  # fmt: skip
-    if all(is_file) and not any(map(_ADDRESS.match, parts)):
-        text = value if value.startswith("[") else argument("", value)[1:]
-        return ["data=files", f"data.train_files={text}"]
-    return []
-
-
-def _reward_words(value: str) -> list[str]:
-    """The arguments for a reward function in a Python file, or for a service; else empty."""
-    if found := re.fullmatch(r"(.+\.py)(?:::?(\w+))?", value):
-        return ["reward=python", argument("reward.path", found[1]), *([f"reward.name={found[2]}"] if found[2] else [])]
-    return ["reward=remote", argument("reward.url", value)] if _ADDRESS.match(value) else []
 
 
 def known_choice(group: str, setting: str, value: str, files: Mapping[str, Path]) -> str:
