@@ -113,7 +113,7 @@ def test_a_meaning_names_what_there_is() -> None:
         assert all(known(word) for words in words_of(meaning) for word in words) or not meaning.ours, meaning
         assert not meaning.convert or meaning.convert in RULES
         assert set(meaning.unless + meaning.switch) <= {*table().named, *guide().holders, *GROUPS}, meaning
-        pieces = [word for text in meaning.verl_engine.values() for word in (text or "").split()]
+        pieces = [word for text in meaning.verl_engine.values() for word in text.split()]
         assert all(known(word) for word in pieces if word != "engine.extra"), meaning
         assert all(len(set(theirs)) == len(theirs) for theirs in meaning.names.values()), meaning
 
