@@ -29,9 +29,6 @@ from unittest.mock import patch
 import yaml
 from huggingface_hub import constants
 from launch_site import Site, site
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
@@ -126,6 +123,11 @@ class Outcome:
     @property
     def passed(self) -> bool:
         return self.named and self.fix_shown and self.fine_after
+
+    @property
+    def trouble(self) -> str:
+        marks = {"not named": self.named, "no fix shown": self.fix_shown, "not OK after": self.fine_after}
+        return ", ".join(what for what, is_so in marks.items() if not is_so)
 
 
 def cases(folder: Path = CASES) -> list[Case]:
@@ -285,15 +287,10 @@ def main(argv: Sequence[str]) -> int:
     with ThreadPoolExecutor(cpu_count()) as threads:
         failing = list(threads.map(_judged, [case for case in cases(asked.cases) if chosen(case.name)]))
         well = list(threads.map(_judged, [case for case in healthy(asked.cases) if chosen(case.name)]))
-    table = Table("launch", "named", "fix shown", "OK after", "saw", title="launches that fail")
-    for row in failing:
-        marks = [_mark(value) for value in (row.named, row.fix_shown, row.fine_after)]
-        table.add_row(row.name, *marks, Text(row.saw[:300]))
-    others = Table("launch", "OK", "saw", title="healthy launches")
-    for row in well:
-        others.add_row(row.name, _mark(row.passed), Text(row.saw[:300]))
+    for row in [*failing, *well]:
+        if not row.passed:
+            print(f"{row.name}: {row.trouble}; {row.saw[:300]}")
     good, fine = (sum(row.passed for row in rows) for rows in (failing, well))
-    Console().print(table, others)
     print(
         f"{good}/{len(failing)} named with their fix and OK after it; {len(well) - fine} of {len(well)} healthy refused"
     )
@@ -306,10 +303,6 @@ def _judged(case: Case | Healthy) -> Outcome:
         if isinstance(case, Healthy):
             return judge_healthy(case, here, in_a_process, trained)
         return judge(case, here, in_a_process)
-
-
-def _mark(good: bool) -> str:
-    return "yes" if good else "[red]NO[/]"
 
 
 if __name__ == "__main__":
