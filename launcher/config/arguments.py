@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
 from launcher.config import slips
-from launcher.config.nodes import TARGET, walk
+from launcher.config.nodes import PLAIN, TARGET, walk
 from launcher.config.request import SourcedOverride
 from launcher.config.slips import FindRun
 from launcher.core.composition import parse_override
@@ -23,8 +23,6 @@ from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.redaction import is_secret_name
 
 PARTS = "reward.parts"
-PLAIN = ("optim", "critic", "trainer", "seed")
-"""Settings of a run that arguments set and that are not config groups."""
 OPTIONS = (
     "--config-dir", "--resume", "--from", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe",
     "--source", "--json", "--help",

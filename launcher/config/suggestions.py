@@ -12,12 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.config.arguments import OPTIONS, PLAIN
+from launcher.config.arguments import OPTIONS
 from launcher.config.descriptions import fields_of
-from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off
 from launcher.config.names.table import SECTIONS, Translation, table
-from launcher.config.nodes import owner
+from launcher.config.nodes import PLAIN, has_setting, holders, owner
 from launcher.config.request import SourcedOverride
 from launcher.config.slips import HUB_ADDRESS, choice_of_value
 from launcher.core.overrides import quoted

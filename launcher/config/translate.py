@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from launcher.config.arguments import PLAIN, parse, read_arguments
+from launcher.config.arguments import parse, read_arguments
 from launcher.config.compose import choices, compose_chosen
-from launcher.config.known import class_of, has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off, is_unset
 from launcher.config.names.table import Translation, table
-from launcher.config.nodes import owner
+from launcher.config.nodes import PLAIN, class_of, has_setting, holders, owner
 from launcher.config.recipe import last_choices
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.suggestions import LEAVE_OUT, Suggester, readable

@@ -14,13 +14,12 @@ import pytest
 from launch_site import site
 
 from launcher.cli.main import COMMANDS, load
-from launcher.config.arguments import OPTIONS, PLAIN, join_options
+from launcher.config.arguments import OPTIONS, join_options
 from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import written
-from launcher.config.known import has_setting
 from launcher.config.names.conversions import RULES, RunContext, convert, is_complete
 from launcher.config.names.table import Project, Translation, table
-from launcher.config.nodes import flat
+from launcher.config.nodes import PLAIN, flat, has_setting
 from launcher.config.request import SourcedOverride
 from launcher.config.resolve import resolve, try_resolve
 from launcher.config.suggestions import Suggester, Suggestion, suggest_choice

@@ -9,18 +9,17 @@ from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from launcher.config import arguments
+from launcher.config import nodes
 from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import Setting, class_doc, declaration, fields_of, own_fields, settings_of, written
-from launcher.config.known import class_of
-from launcher.config.nodes import TARGET
+from launcher.config.nodes import TARGET, class_of
 from launcher.config.yaml_lines import defaults_choices, leaves
 from launcher.core.classes import add_code_dir
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
-PLAIN = (*arguments.PLAIN, "code_dir")
+PLAIN = (*nodes.PLAIN, "code_dir")
 """Settings of a run that are not config groups."""
 
 
