@@ -18,7 +18,7 @@ from launcher.health.advice import LARGEST_LR, setting
 from launcher.health.held_out import best_of
 from launcher.health.judge import JudgedRun
 from launcher.health.series import UnknownValue
-from launcher.spec.run import RunSpec
+from launcher.spec.run import RunSpec, usual_lr
 
 FEW = 3  # steps that say more than one
 GROUPS = 64  # groups of answers that must agree before a rule speaks of all answers
@@ -324,7 +324,7 @@ class OwnRun(JudgedRun):
             return "optim.clip_grad=1"
         if self._restraining_setting:
             return f"{self._restraining_setting[0]}={self._restraining_setting[1]}"
-        return f"optim.lr={max(10 * run.optim.lr, run.usual_lr):.3g}"
+        return f"optim.lr={max(10 * run.optim.lr, usual_lr(run.algorithm, run.model)):.3g}"
 
     @property
     def _restraining_setting(self) -> tuple[str, str] | None:
@@ -386,7 +386,7 @@ def _decline(before: HeldOut, now: HeldOut) -> float:
 FACTS: Mapping[str, Callable[[OwnRun], float | str]] = {
     "steps": lambda facts: facts.steps,
     "planned": lambda facts: facts.planned,
-    "usual_lr": lambda facts: facts.run.usual_lr,
+    "usual_lr": lambda facts: usual_lr(facts.run.algorithm, facts.run.model),
     **{name: method for name, method in vars(OwnRun).items() if not name.startswith("_") and name not in _NOT_FACTS},
 }
 """What may stand behind `run.` beside the run's settings; some are arguments for a rule's `fix`."""
