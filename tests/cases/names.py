@@ -187,13 +187,13 @@ def _same_place(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
-def combinations(pool: Sequence[Mistake], count: int) -> list[tuple[Mistake, ...]]:
-    """`count` different sets of five mistakes that do not interfere, in random order."""
+def combinations(pool: Sequence[Mistake], count: int, most: int = FIVE) -> list[tuple[Mistake, ...]]:
+    """`count` different sets of at most so many mistakes that do not interfere, in random order."""
     numbers, found = random.Random(0), dict[frozenset[Mistake], tuple[Mistake, ...]]()
     while len(found) < count:
         drawn = list[Mistake]()
         for mistake in numbers.sample(pool, len(pool)):
-            if len(drawn) < FIVE and not any(interfere(mistake, other) for other in drawn):
+            if len(drawn) < most and not any(interfere(mistake, other) for other in drawn):
                 drawn.append(mistake)
         found[frozenset(drawn)] = tuple(drawn)
     return list(found.values())

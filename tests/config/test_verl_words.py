@@ -50,16 +50,6 @@ def test_words_of_verl_are_taken(algorithm: str) -> None:
     assert not differ
 
 
-def test_with_another_engine_each_is_answered_with_what_to_type() -> None:
-    words = ["engine=torch", "algorithm=grpo", "model=tiny", "data=reverse", f"{ROLLOUT}.n=5", f"{ROLLOUT}.mode=async"]
-    lines = {problem.where: problem.fix for problem in try_resolve(words).problems}
-    assert lines[f"{ROLLOUT}.n"] == "use sampler.n=5"
-    assert (
-        lines[f"{ROLLOUT}.mode"].endswith("leave it out, or use engine=verl, which takes it")
-        or "leave it out" in (lines[f"{ROLLOUT}.mode"])
-    )
-
-
 def test_what_is_passed_on_stands_in_one_setting() -> None:
     given = 'engine.extra=["trainer.balance_batch=True"]'
     result = try_resolve([*GRPO, given, f"{ROLLOUT}.mode=async", f"+{ROLLOUT}.engine_kwargs.vllm.a=1"])
