@@ -74,12 +74,6 @@ def test_a_run_of_before_takes_settings_that_are_newer(tmp_path: Path) -> None:
         run_of(folder, ["cluster.stall_grace=3"])
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
-    with pytest.raises(Problems) as caught:
-        amended(RUN, ["optim.lr=1", "engine.strategy=fsdp2", "hardware.nproc=2"])
-    assert [line.split(":")[0] for line in caught.value.lines] == ["optim.lr", "hardware.nproc"]
-
-
 # ---- real runs
 
 STEPS, KEPT = 6, 2
