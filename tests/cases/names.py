@@ -218,7 +218,7 @@ def _ask_names(table: str, parts: Sequence[str]) -> bool:
 
 def _ask_mistakes(parts: Sequence[str]) -> bool:
     table, unnamed, good = mistakes(), Counter[str](), 0
-    drawn = [each for each in combinations(table.pool, DRAWN) if _is_asked(table.words(each), parts)]
+    drawn = [each for each in combinations(table.pool, DRAWN) if any(_is_asked(one.words, parts) for one in each)]
     with tempfile.TemporaryDirectory() as folder, site(Path(folder) / "here", table.site) as where:
         for combined in drawn:
             answer = in_this_process(where, table.words(combined))
