@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from launcher.config.names.table import Translation, table
-from launcher.config.slips import words_of_value
+from launcher.config.names.values import words_of_value
 from launcher.core.overrides import literal
 
 _PLACEHOLDER = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
