@@ -210,26 +210,33 @@ def _choose_parts(weights: dict[Any, Any], choices: Sequence[str], arguments: Ar
 
 def _refusals(override: Override, groups: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
     """Why an argument is refused, the first reason first; none where it is taken."""
-    key, line, text = override.key_or_group, override.input_line or "", text_of(override)
+    key, line = override.key_or_group, override.input_line or ""
     top, value = key.partition(".")[0], None if removes(override) else override.value()
     if not top:
         yield Problem(short_repr(line), "names no setting", "use key=value")
     if _RESOLVER.search(line):
         yield Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
     if override.is_sweep_override() and top in (*groups, *PLAIN):
-        if _COMMA_IN_NUMBER.fullmatch(text):
-            got, fix = f"got {short_repr(text)}, with a comma in a number", f"use {key}={slips.number_meant(text)}"
-            yield Problem(key, got, fix)
-        list_hint = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
-        yield Problem(key, f"{short_repr(line)} is a sweep", f"use -m, or one value{list_hint}")
+        yield _sweep_problem(key, text_of(override), line)
     if override.package is not None:
         yield Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
     if top == "hydra" or key.startswith("hydra/"):
         yield Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
     if _TARGET.search(key) or names_target(value):
         yield Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
-    if removes(override):
-        return
+    if not removes(override):
+        yield from _refusals_of_value(key, value, groups)
+
+
+def _sweep_problem(key: str, text: str, line: str) -> Problem:
+    if _COMMA_IN_NUMBER.fullmatch(text):
+        got = f"got {short_repr(text)}, with a comma in a number"
+        return Problem(key, got, f"use {key}={slips.number_meant(text)}")
+    list_hint = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
+    return Problem(key, f"{short_repr(line)} is a sweep", f"use -m, or one value{list_hint}")
+
+
+def _refusals_of_value(key: str, value: Any, groups: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
     if key in groups and not isinstance(value, str):
         choice = next((each for each in value if each in groups[key]), None) if isinstance(value, list) else None
         fix = f"use one choice: {key}={choice}" if choice else suggest("", groups[key])

@@ -3,7 +3,7 @@ mistake must not hide another. Loaded only where something is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -178,20 +178,10 @@ def _repair(
         except ValidationError as error:
             found = explain(error, node)
         problems += [each for each in found if not ignored.explains(each) and each not in problems]
-        groups = {problem.where.partition(".")[0] for problem in found}
-        named = {each.where: each.value for each in found if each.value is not None and each.where not in named_before}
-        typed_at_fault = {key for problem in found for key in _settings_of(problem, still_typed)}
-        if typed_at_fault:
-            at_fault, source = typed_at_fault, plain
-        elif named:
-            at_fault, source = {*named}, nested(named)
-            named_before |= at_fault
-        elif groups_at_fault := groups & _placeholders_node().keys() - ignored.names:
-            at_fault, source = groups_at_fault, _placeholders_node()
-        else:
-            at_fault, source = {key for key in still_typed if key.partition(".")[0] in groups} or {*still_typed}, plain
+        at_fault, source = _find_resets(found, still_typed, plain, ignored.names, named_before)
         if not at_fault:
             break
+        named_before |= at_fault if source is not plain else set()
         for key in at_fault:
             _reset(node, source, key)
         derive(node)  # what could not be derived from a wrong value
@@ -199,6 +189,22 @@ def _repair(
         typed_below = {key for key in ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
         ignored = replace(ignored, names=ignored.names | at_fault | typed_below)
     return None, problems, ignored
+
+
+def _find_resets(
+    found: Sequence[Problem], typed: Sequence[str], plain: Mapping[str, Any], gone: Set[str], named_before: Set[str]
+) -> tuple[set[str], Mapping[str, Any]]:
+    """What to reset, and the node with the new values: typed settings that the problems are about to those of `plain`;
+    else settings to values that the problems name; else groups but those `gone` to placeholders; else all typed."""
+    groups = {problem.where.partition(".")[0] for problem in found}
+    named = {each.where: each.value for each in found if each.value is not None and each.where not in named_before}
+    if typed_at_fault := {key for problem in found for key in _settings_of(problem, typed)}:
+        return typed_at_fault, plain
+    if named:
+        return {*named}, nested(named)
+    if groups_at_fault := groups & _placeholders_node().keys() - gone:
+        return groups_at_fault, _placeholders_node()
+    return {key for key in typed if key.partition(".")[0] in groups} or {*typed}, plain
 
 
 def _reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:

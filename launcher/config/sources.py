@@ -100,9 +100,7 @@ def _check_expansion(texts: Mapping[str, str]) -> None:
         problems.append(Problem("--config-dir", f"has {count:,} interpolations", f"use at most {REFERENCES:,}"))
     if problems:
         raise Problems(problems)
-    graph = {name: list(_named_settings(text, name, texts)) for name, text in with_references.items()}
-    groups = {each for references in graph.values() for each in references} - texts.keys()
-    graph |= {group: [name for name in texts if name.startswith(f"{group}.")] for group in groups}
+    graph = _references_of(texts, with_references)
     try:
         order = [*TopologicalSorter(graph).static_order()]  # what is referred to comes first
     except CycleError as error:
@@ -113,6 +111,13 @@ def _check_expansion(texts: Mapping[str, str]) -> None:
         total += sizes[name] if name in with_references else 0
         if total > SIZE:
             raise Problems(Problem(name, f"interpolations stand for more than {SIZE:,} characters", "use fewer"))
+
+
+def _references_of(texts: Mapping[str, str], with_references: Mapping[str, str]) -> dict[str, list[str]]:
+    """What each value refers to, and the settings of each group that is referred to."""
+    graph = {name: list(_named_settings(text, name, texts)) for name, text in with_references.items()}
+    groups = {each for references in graph.values() for each in references} - texts.keys()
+    return graph | {group: [name for name in texts if name.startswith(f"{group}.")] for group in groups}
 
 
 def _named_settings(text: str, place: str, texts: Mapping[str, str]) -> Iterator[str]:

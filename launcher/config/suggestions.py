@@ -178,7 +178,6 @@ class Suggester:
         likeness = {name: self._likeness(one.plain.lower(), name) for name in self.holders}
         ranked = sorted(likeness, key=lambda name: (-likeness[name], not self._has(name), name.count(".")))
         closest, setting = ranked[0], next(filter(self._has, ranked))
-        groups = (*self.files, *PLAIN)
         is_same_leaf = closest.rpartition(".")[2] == leaf
         if not (is_same_leaf or place) and (group := self._similar_group(one.plain)):
             return self._suggest_group(one, group)
@@ -191,9 +190,15 @@ class Suggester:
                 return self._suggest(one, f"did you mean {others[0]}? {found.problem.fix}", "", found.overrides)
         if likeness[setting] < ALIKE:
             return None
+        if is_same_leaf:
+            return self._suggest_same_leaf(one, setting)
         words = [f"{setting}={readable(one.value)}"]
-        if not is_same_leaf:
-            return self._suggest(one, f"did you mean {shell_text(words)}?", "", words)
+        return self._suggest(one, f"did you mean {shell_text(words)}?", "", words)
+
+    def _suggest_same_leaf(self, one: SourcedOverride, setting: str) -> Suggestion:
+        """Suggest a setting where only the group is missing or wrong."""
+        place, groups = one.plain.lower().rpartition(".")[0], (*self.files, *PLAIN)
+        words = [f"{setting}={readable(one.value)}"]
         is_group = place in ("", *groups, *SECTIONS) or has_setting(self.node, place)
         if not is_group and not nearest(place, groups, cutoff=0.75):  # an unknown section, such as validation
             return self._suggest(one, f"did you mean {setting}?")

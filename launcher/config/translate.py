@@ -207,13 +207,11 @@ class _Translator:
         """The words for an argument, and why there are none where it is left out; None where it means nothing to us, or
         sets something that the run does not have."""
         meanings, value, run = self._meanings(name), typed.value, self.suggester.run_context()
-        if typed.text.startswith("~"):
-            return None, ""
-        if not meanings:
+        if not meanings or typed.text.startswith("~"):
             return self._words_in_mapping(name, typed), ""
         meaning = next(filter(self.suggester.fits, meanings), meanings[0])
         words = self._words(meaning, typed, run)
-        if words is None or not is_complete(words) or self.suggester.lacking([each for each in words if each != EXTRA]):
+        if words is None or not is_complete(words) or self.suggester.lacking(words):
             return None, ""
         if words := [word for word in words if not self._overruled(word, words, typed)]:
             return words, ""
@@ -226,7 +224,9 @@ class _Translator:
         """The words for one value of a setting that is a mapping: `reward.custom_reward_function.reward_kwargs.a=1`."""
         above, _, inner = name.rpartition(".")
         meaning = next(iter(self._meanings(above)), None)
-        if not meaning or not meaning.ours or not has_setting(self.suggester.node, f"{meaning.ours[0]}.{inner}"):
+        if not meaning or not meaning.ours or typed.text.startswith("~"):
+            return None
+        if not has_setting(self.suggester.node, f"{meaning.ours[0]}.{inner}"):
             return None
         words = [word for word in meaning.use.split() if "{}" not in word and not self._overruled(word, (), typed)]
         return [*words, f"{meaning.ours[0]}.{inner}={readable(typed.value)}"]

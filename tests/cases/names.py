@@ -125,7 +125,7 @@ def names(table: str) -> list[Name]:
     return found
 
 
-def _said(answer: Answer, key: str) -> str:
+def _lines_about(answer: Answer, key: str) -> str:
     lines = [f"{output['level']} {_line(output)}" for output in answer.results if output["level"] != "OK"]
     return answer.trouble or next((line for line in lines if key in line), " | ".join(lines)) or "all OK"
 
@@ -210,8 +210,8 @@ def _ask_names(table: str, parts: Sequence[str]) -> bool:
             if name.answered(answer):
                 good += 1
             else:
-                want, said = " or ".join([*name.right, name.none]), _said(answer, name.key)[:200]
-                print(f"{name.typed}: not answered with {want}, but with {said}")
+                want, got = " or ".join([*name.right, name.none]), _lines_about(answer, name.key)[:200]
+                print(f"{name.typed}: not answered with {want}, but with {got}")
     print(f"{table}: {good}/{len(chosen)} answered with the right one, at least {LEAST[table]:.0%}")
     return good >= LEAST[table] * len(chosen)
 

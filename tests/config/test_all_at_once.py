@@ -31,12 +31,12 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_mistakes_are_all_named_and_nothing_else(mistakes: tuple[names.Mistake, ...], where: Site) -> None:
     answer = launches.in_this_process(where, MISTAKES.words(mistakes))
     assert [mistake for mistake in mistakes if not mistake.named(answer)] == []
-    others = [said for said in answer.fails if not any(mistake.named(answer_of(said)) for mistake in mistakes)]
+    others = [output for output in answer.fails if not any(mistake.named(answer_of(output)) for mistake in mistakes)]
     assert not others
 
 
-def answer_of(said: launches.Said) -> launches.Answer:
-    return launches.Answer((said,), 1)
+def answer_of(output: launches.Said) -> launches.Answer:
+    return launches.Answer((output,), 1)
 
 
 def test_what_is_fitted_is_no_second_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,12 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
         add_code_dir(config_dir)
         return [_choice_section(top, _choice(top, choice, config_dir))]
     found = list(_class_sections(top, choices(top, config_dir))) if top in known else [_plain_section(top)]
-    if not rest:
-        return found
+    return _narrow(found, target) if rest else found
+
+
+def _narrow(found: list[Section], target: str) -> list[Section]:
+    """The sections reduced to the setting `target` and those below it. Raises `Problems` where there is none."""
+    top, _, rest = target.partition(".")
     declaring = list[Section]()
     for section in found:
         if settings := [each for each in section.settings if f"{each.name}.".startswith(f"{target}.")]:
