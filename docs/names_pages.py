@@ -93,7 +93,7 @@ def _with_verl(meaning: Translation) -> str:
         return ""
     values_by_text = dict[str, list[str]]()
     for theirs, ours in meaning.verl_engine.items():
-        text = "refused" if ours is None else marked(ours) or "left out"
+        text = marked(ours) or "left out"
         text = text.replace(f" `{EXTRA}`", " and passed on").replace(f"`{EXTRA}`", "passed on")
         values_by_text.setdefault(text, []).append("others" if theirs in "*?" else f"`{theirs}`")
     if [*values_by_text.values()] == [["others"]]:

@@ -16,7 +16,7 @@ import pytest
 from launcher.cli.main import COMMANDS, load
 from launcher.config.compose import choices
 from launcher.config.descriptions import fields_of
-from launcher.config.known import holders
+from launcher.config.nodes import holders
 from launcher.config.resolve import try_resolve
 from launcher.spec.run import RunSpec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -24,27 +24,39 @@ FREE_OF_TRAINER = (
 
 def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `overrides` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
-    words = join_options([SourcedOverride(word, word) for word in overrides])
-    guard.check([word.text for word in words])
-    changed, problems = deepcopy(node), list[Problem]()
-    for word in words:
-        if word.dashes:
-            problems.append(Problem(word.shown, "no such option", suggest(word.shown, OPTIONS), "unknown-setting"))
-            continue
-        try:
-            path, value = setting(word.text)
-        except Problems as invalid:
-            problems += invalid.problems
-            continue
-        unknown = put(changed, path, value)
-        if unknown or is_free(path):
-            problems += unknown
-        else:
-            fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
-            problems.append(Problem(path, "cannot change while a run goes on", fix, "conflicting-settings"))
+    changed, problems = with_values(node, overrides, _refuse_to_learn_otherwise)
     if problems:
         raise Problems(problems)
     return changed
+
+
+def with_values(
+    node: dict[str, Any], overrides: Sequence[str], refuse: Callable[[str, Any], Problem | None]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """A stored run with the values of `overrides`, and a problem for each that sets nothing of it, or that `refuse`
+    refuses, given its name and the stored value."""
+    words = join_options([SourcedOverride(word, word) for word in overrides])
+    readable, problems = guard.separate([word.text for word in words])
+    changed = deepcopy(node)
+    for word in words:
+        try:
+            if word.dashes:
+                raise Problems(Problem(word.shown, "no such option", suggest(word.shown, OPTIONS), "unknown-setting"))
+            if word.text in readable:
+                path, value = setting(word.text)
+                group, name = _group_of(changed, path, value), path.rpartition(".")[2]
+                if refused := refuse(path, group[name]):
+                    raise Problems(refused)
+                group[name] = value
+        except Problems as invalid:
+            problems += invalid.problems
+    return changed, problems
+
+
+def _refuse_to_learn_otherwise(path: str, _: Any) -> Problem | None:
+    fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
+    problem = Problem(path, "cannot change while a run goes on", fix, "conflicting-settings")
+    return None if is_free(path) else problem
 
 
 def is_free(path: str) -> bool:
@@ -55,8 +67,8 @@ def is_free(path: str) -> bool:
     return path.startswith(FREE) and path != "engine.mixed_precision"
 
 
-def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
-    """Set `path` of a stored run in `node`; a problem where there is no such setting."""
+def _group_of(node: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The mapping of a stored run that holds the setting `path`. Raises `Problems` where there is no such setting."""
     group: Any = node
     *above, name = path.split(".")
     for key in above:
@@ -67,6 +79,6 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
 
         near = suggest(name, known) if known else suggest(above[0] if above else name, sorted(node))
         ours = [word for word in words_of_others(path, str(value)) if "." in key_of(word)]  # no choice is made anew
-        return [Problem(path, "no such setting", f"use {' '.join(ours)}" if ours else near, "unknown-setting")]
-    group[name] = value
-    return []
+        raise Problems(Problem(path, "no such setting", f"use {' '.join(ours)}" if ours else near, "unknown-setting"))
+    assert isinstance(group, dict)
+    return group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
 from launcher.config import slips
-from launcher.config.nodes import TARGET, walk
+from launcher.config.nodes import PLAIN, TARGET, walk
 from launcher.config.request import SourcedOverride
 from launcher.config.slips import FindRun
 from launcher.core.composition import parse_override
@@ -23,8 +23,6 @@ from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.redaction import is_secret_name
 
 PARTS = "reward.parts"
-PLAIN = ("optim", "critic", "trainer", "seed")
-"""Settings of a run that arguments set and that are not config groups."""
 OPTIONS = (
     "--config-dir", "--resume", "--from", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe",
     "--source", "--json", "--help",
@@ -32,6 +30,7 @@ OPTIONS = (
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
 _TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not as a part of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
+_COMMA_IN_NUMBER = re.compile(r"[-+]?0,\d{2,}|[1-9]\d{0,2}(?:,\d{3})+")  # a sweep in Hydra, too
 _OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=|~[A-Za-z_][\w./@]*\Z")
 
@@ -147,7 +146,7 @@ def _sort(override: Override, word: SourcedOverride, arguments: Arguments, group
     """Add one override to the part of `arguments` that it belongs to, or refuse it."""
     key = override.key_or_group
     top, value = key.partition(".")[0], None if removes(override) else override.value()
-    if problem := _refusal(override, groups):
+    if problem := next(_refusals(override, groups), None):
         arguments.refuse(problem, key)
         arguments.doubtful.update(get_close_matches(top, groups, n=1) if top not in groups else [])
     elif top not in (*groups, *PLAIN):
@@ -209,44 +208,41 @@ def _choose_parts(weights: dict[Any, Any], choices: Sequence[str], arguments: Ar
             arguments.values.append(parse(f"++reward.weights.{name}={weight}"))
 
 
-def _refusal(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem | None:
-    """Why an argument is refused; None when it is taken."""
+def _refusals(override: Override, groups: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """Why an argument is refused, the first reason first; none where it is taken."""
     key, line = override.key_or_group, override.input_line or ""
-    top = key.partition(".")[0]
+    top, value = key.partition(".")[0], None if removes(override) else override.value()
     if not top:
-        return Problem(short_repr(line), "names no setting", "use key=value")
+        yield Problem(short_repr(line), "names no setting", "use key=value")
     if _RESOLVER.search(line):
-        return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
-    if top in (*groups, *PLAIN) and (problem := _sweep_problem(override)):
-        return problem
+        yield Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
+    if override.is_sweep_override() and top in (*groups, *PLAIN):
+        yield _sweep_problem(key, text_of(override), line)
     if override.package is not None:
-        return Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
+        yield Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
     if top == "hydra" or key.startswith("hydra/"):
-        return Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
-    if _TARGET.search(key) or names_target(override.value()):
-        return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
-    return None if removes(override) else _refusal_of_value(key, override.value(), groups)
+        yield Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
+    if _TARGET.search(key) or names_target(value):
+        yield Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
+    if not removes(override):
+        yield from _refusals_of_value(key, value, groups)
 
 
-def _sweep_problem(override: Override) -> Problem | None:
-    """The problem with several values; a number with a comma counts as a sweep in Hydra, too."""
-    key, text = override.key_or_group, text_of(override)
-    if not override.is_sweep_override():
-        return None
-    if re.match(r"(?:[-+]?0,\d{2,}|[1-9]\d{0,2}(?:,\d{3})+)$", text) and (number := slips.number_meant(text)):
-        return Problem(key, f"got {short_repr(text)}, with a comma in a number", f"use {key}={number}")
+def _sweep_problem(key: str, text: str, line: str) -> Problem:
+    if _COMMA_IN_NUMBER.fullmatch(text):
+        got = f"got {short_repr(text)}, with a comma in a number"
+        return Problem(key, got, f"use {key}={slips.number_meant(text)}")
     list_hint = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
-    return Problem(key, f"{short_repr(override.input_line)} is a sweep", f"use -m, or one value{list_hint}")
+    return Problem(key, f"{short_repr(line)} is a sweep", f"use -m, or one value{list_hint}")
 
 
-def _refusal_of_value(key: str, value: Any, known: Mapping[str, Sequence[str]]) -> Problem | None:
-    if key in known and not isinstance(value, str):
-        choice = next((each for each in value if each in known[key]), None) if isinstance(value, list) else None
-        fix = f"use one choice: {key}={choice}" if choice else suggest("", known[key])
-        return Problem(key, f"{short_repr(value)} is not a choice", fix, "unknown-choice")
+def _refusals_of_value(key: str, value: Any, groups: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    if key in groups and not isinstance(value, str):
+        choice = next((each for each in value if each in groups[key]), None) if isinstance(value, list) else None
+        fix = f"use one choice: {key}={choice}" if choice else suggest("", groups[key])
+        yield Problem(key, f"{short_repr(value)} is not a choice", fix, "unknown-choice")
     if key in ("optim", "critic", "trainer") and not isinstance(value, dict):
-        return Problem(key, f"got {short_repr(value)}, and it is a group of settings", f"use {key}.SETTING=VALUE")
-    return None
+        yield Problem(key, f"got {short_repr(value)}, and it is a group of settings", f"use {key}.SETTING=VALUE")
 
 
 def names_target(value: Any) -> bool:

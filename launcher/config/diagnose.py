@@ -170,19 +170,20 @@ def _repair(
 ) -> tuple[RunSpec | None, list[Problem], IgnoredArguments]:
     """The run that is left when all that is wrong is reset, or None; what was wrong; and `ignored` with what was reset.
     `plain` is the run without typed values."""
-    fixed = set[str]()
     problems, still_typed = list[Problem](), list(ignored.typed)  # names of typed values not reset so far
+    named_before = set[str]()  # settings reset to a value that a problem named
     for _ in range(ROUNDS):
-        built = _try_build(node)
-        if isinstance(built, RunSpec):
-            return built, problems, ignored
-        problems += [each for each in built if not ignored.explains(each) and each not in problems]
-        at_fault, source = _choose_resets(built, still_typed, ignored.names, fixed)
+        try:
+            return from_node(RunSpec, node), problems, ignored
+        except ValidationError as error:
+            found = explain(error, node)
+        problems += [each for each in found if not ignored.explains(each) and each not in problems]
+        at_fault, source = _find_resets(found, still_typed, plain, ignored.names, named_before)
         if not at_fault:
             break
-        fixed |= at_fault if source is not None else set()
+        named_before |= at_fault if source is not plain else set()
         for key in at_fault:
-            _reset(node, plain if source is None else source, key)
+            _reset(node, source, key)
         derive(node)  # what could not be derived from a wrong value
         still_typed = [name for name in still_typed if name not in at_fault]
         typed_below = {key for key in ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
@@ -190,46 +191,31 @@ def _repair(
     return None, problems, ignored
 
 
-def _choose_resets(
-    problems: Sequence[Problem], typed: Sequence[str], reset_names: Set[str], fixed: Set[str]
-) -> tuple[set[str], Mapping[str, Any] | None]:
-    """The names to reset, and the node with their new values (None: those that the choices alone give). Typed settings
-    that the problems are about come first; then values that the problems name, whole groups, or all that was typed.
-    `reset_names` are reset already; those in `fixed` got a value that a problem named."""
-    groups = {problem.where.partition(".")[0] for problem in problems}
-    named_values = {each.where: each.value for each in problems if each.value is not None and each.where not in fixed}
-    if at_fault := {key for problem in problems for key in _settings_of(problem, typed)}:
-        return at_fault, None
-    if named_values:
-        return set(named_values), nested(named_values)
-    if at_fault := groups & _placeholders_node().keys() - reset_names:
-        return at_fault, _placeholders_node()
-    return {key for key in typed if key.partition(".")[0] in groups} or set(typed), None
+def _find_resets(
+    found: Sequence[Problem], typed: Sequence[str], plain: Mapping[str, Any], gone: Set[str], named_before: Set[str]
+) -> tuple[set[str], Mapping[str, Any]]:
+    """What to reset, and the node with the new values: typed settings that the problems are about to those of `plain`;
+    else settings to values that the problems name; else groups but those `gone` to placeholders; else all typed."""
+    groups = {problem.where.partition(".")[0] for problem in found}
+    named = {each.where: each.value for each in found if each.value is not None and each.where not in named_before}
+    if typed_at_fault := {key for problem in found for key in _settings_of(problem, typed)}:
+        return typed_at_fault, plain
+    if named:
+        return {*named}, nested(named)
+    if groups_at_fault := groups & _placeholders_node().keys() - gone:
+        return groups_at_fault, _placeholders_node()
+    return {key for key in typed if key.partition(".")[0] in groups} or {*typed}, plain
 
 
 def _reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:
     """Set the setting or group `key` to its value in `source`; remove it where `source` has none."""
-    target: dict[str, Any] = node
-    value: Any = source
-    *above, last = key.split(".")
-    for part in above:
-        if not isinstance(target.get(part), dict):
-            return
-        if not isinstance(value, Mapping) or not isinstance(value.get(part), Mapping):
-            last = part  # the source has no mapping there: take its value, or none
-            break
-        target, value = target[part], value[part]
-    if isinstance(value, Mapping) and last in value:
-        target[last] = deepcopy(value[last])
+    first, _, rest = key.partition(".")
+    if rest and isinstance(node.get(first), dict) and isinstance(source.get(first), Mapping):
+        _reset(node[first], source[first], rest)
+    elif first in source:
+        node[first] = deepcopy(source[first])
     else:
-        target.pop(last, None)
-
-
-def _try_build(node: Mapping[str, Any]) -> RunSpec | list[Problem]:
-    try:
-        return from_node(RunSpec, node)
-    except ValidationError as error:
-        return explain(error, node)
+        node.pop(first, None)
 
 
 def _settings_of(problem: Problem, typed: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,19 +53,21 @@ def _as_lists(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A value of a run, or the name of the class of a group."""
+
+    value: Any
+    origin: Origin
+    is_class: bool
+
+
+@dataclass(frozen=True)
 class Side:
     """One of two runs that are compared."""
 
     name: str
-    values: Mapping[str, Any]
-    origins: Mapping[str, Origin]
-    classes: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Cell:
-    value: Any
-    origin: str
+    cells: Mapping[str, Cell]
+    """By the names of settings and groups."""
 
 
 @dataclass(frozen=True)
@@ -74,71 +76,58 @@ class DiffRow:
 
     name: str
     cells: tuple[Cell | None, Cell | None]
-    """Those of A and of B; None where a side has no such setting. For a group, the names of the classes."""
-    whole: bool
-    """Whether the row is a group whose class differs, so that its settings differ, too."""
-    derived: bool = False
-    """Whether neither side gives the value: it follows from other settings, or from the rows."""
+    """Those of A and of B; None where a side has no such setting."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a group whose class differs, so that its settings differ, too."""
+        return any(cell.is_class for cell in self.cells if cell)
+
+    @property
+    def derived(self) -> bool:
+        """Whether neither side gives the value: it follows from other settings, or from the rows."""
+        return self.name in REASONS and all(cell.origin.kind == "default" for cell in self.cells if cell)
 
 
 def rows(a: Side, b: Side) -> list[DiffRow]:
     """The differences in the order of a run, derived values last; a group whose class differs comes before its
     settings."""
-    return sorted(_differences(a, b), key=lambda row: row.derived)
-
-
-def _differences(a: Side, b: Side) -> Iterator[DiffRow]:
-    names = dict.fromkeys([*a.classes, *b.classes, *a.values, *b.values])
+    names = dict.fromkeys([*a.cells, *b.cells])
     tops = list(dict.fromkeys(name.partition(".")[0] for name in [*fields_of(RunSpec), *names]))
-    for name in sorted(names, key=lambda name: tops.index(name.partition(".")[0])):
-        for whole in (True, False):
-            cells = _cell(a, name, whole), _cell(b, name, whole)
-            if _cell_text(cells[0]) != _cell_text(cells[1]):
-                is_given = whole or any(side.origins[name].kind != "default" for side in (a, b) if name in side.values)
-                yield DiffRow(name, cells, whole, derived=name in REASONS and not is_given)
+    found = [DiffRow(name, (a.cells.get(name), b.cells.get(name))) for name in names]
+    differing = [row for row in found if _text(row.cells[0]) != _text(row.cells[1])]
+    return sorted(differing, key=lambda row: (row.derived, tops.index(row.name.partition(".")[0]), not row.whole))
+
+
+def _text(cell: Cell | None) -> str | None:
+    return written(cell.value) if cell else None
 
 
 def node_of(a: Side, b: Side, found: Sequence[DiffRow], *, source: bool) -> dict[str, Any]:
-    """The differences as plain data; with `source` also where each value comes from."""
-    differs = [_row_node(row, source) for row in found]
+    """The differences as plain data; a side without a setting has no key. With `source` also where each value comes
+    from."""
+    differs = list[dict[str, Any]]()
+    for row in found:
+        node: dict[str, Any] = {"setting": row.name, "group": row.whole} | ({"derived": True} if row.derived else {})
+        for side, cell in zip("ab", row.cells, strict=True):
+            if cell:
+                node |= {side: cell.value} | ({f"{side}_from": cell.origin.where} if source else {})
+        differs.append(node)
     return {"equal": not differs, "a": a.name, "b": b.name, "differs": differs}
-
-
-def _row_node(row: DiffRow, source: bool) -> dict[str, Any]:
-    """One difference as plain data; a side without the setting has no key."""
-    node: dict[str, Any] = {"setting": row.name, "group": row.whole} | ({"derived": True} if row.derived else {})
-    for side, cell in zip("ab", row.cells, strict=True):
-        if cell:
-            node |= {side: cell.value} | ({f"{side}_from": cell.origin} if source else {})
-    return node
-
-
-def _cell(side: Side, name: str, whole: bool) -> Cell | None:
-    values = side.classes if whole else side.values
-    return Cell(values[name], side.origins[name].where) if name in values else None
-
-
-def _cell_text(cell: Cell | None) -> str | None:
-    return None if cell is None else written(cell.value)
 
 
 def side_of_run(name: str, spec: Path, words: Path) -> Side:
     """The settings of spec.yaml, whatever version wrote it; `words` is the file with the arguments that the run was
     started with. Raises `Problems`."""
-    leaves_by_name = leaves(spec)
-    names = {key: key.removesuffix(f".{TARGET}") for key in leaves_by_name}
     typed = _read_words(words)
+    by_key = {word.partition("=")[0]: Origin("command line", f"{words}: {word}") for word in typed}
     fitted = REASONS.keys() if typed[:2] == ["rlrun", "train"] and all("=" in word for word in typed[2:]) else ()
-    origins = {
-        names[key]: Origin("default" if key in fitted else "run", f"{spec}:{leaf.line}")
-        for key, leaf in leaves_by_name.items()
-    }
-    for word in typed:
-        key = word.partition("=")[0]
-        if key in leaves_by_name:
-            origins[key] = Origin("command line", f"{words}: {word}")
-    classes, values = apart({key: leaf.value for key, leaf in leaves_by_name.items()})
-    return Side(name, values, origins, classes)
+    cells = dict[str, Cell]()
+    for key, leaf in leaves(spec).items():
+        name, is_class = key.removesuffix(f".{TARGET}"), key.endswith(f".{TARGET}")
+        origin = by_key.get(key) or Origin("default" if key in fitted else "run", f"{spec}:{leaf.line}")
+        cells[name] = Cell(str(leaf.value).rpartition(".")[2] if is_class else leaf.value, origin, is_class)
+    return Side(name, cells)
 
 
 def _read_words(words: Path) -> list[str]:

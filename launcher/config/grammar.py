@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import DecimalException
 from itertools import islice, product
@@ -41,39 +42,38 @@ def points(overrides: Sequence[str]) -> list[Point]:
 
     A word that cannot be read stays as it is: resolving says what is wrong with it. Raises `Problems`.
     """
-    swept, all_keys = dict[int, str](), dict[int, str]()
-    choices, problems = list[list[str]](), list[Problem]()
-    for place, word in enumerate(overrides):
-        try:
-            override = parse(word)
-        except Problems:
-            choices.append([word])
+    parsed = [_parse(word) for word in overrides]
+    last_place = {override.key_or_group: place for place, override in enumerate(parsed) if override}
+    swept, choices, problems = dict[int, str](), list[list[str]](), list[Problem]()
+    for place, (word, override) in enumerate(zip(overrides, parsed, strict=True)):
+        choices.append([word])
+        if override is None or not override.is_sweep_override():
             continue
-        all_keys[place] = override.key_or_group
-        if not override.is_sweep_override():
-            choices.append([word])
-            continue
-        swept[place] = override.get_key_element()
+        swept[place] = key = override.get_key_element()
         try:
-            choices.append(_values(override))
+            choices[-1] = _values(override)
         except Problems as invalid:
             problems += invalid.problems
-    keys = [key.lstrip("+") for key in swept.values()]
-    last_place = {key: place for place, key in all_keys.items()}  # of two values the last one counts
-    overridden = [all_keys[place] for place in swept if last_place[all_keys[place]] != place]
-    got = "is swept, and given again after that"
-    problems += [Problem(key, got, "give it once", "conflicting-settings") for key in overridden]
-    problems += [Problem(key, "its runs stand side by side", "use one for all") for key in keys if key in ONE_FOR_ALL]
+        if last_place[override.key_or_group] != place:  # of two values the last one counts
+            got = "is swept, and given again after that"
+            problems.append(Problem(override.key_or_group, got, "give it once", "conflicting-settings"))
+        if key.lstrip("+") in ONE_FOR_ALL:
+            problems.append(Problem(key.lstrip("+"), "its runs stand side by side", "use one for all"))
     if (count := prod(map(len, choices))) > LIMIT:
         fix = "use fewer values, or several sweeps"
         problems.append(Problem("-m", f"{count:,} points are more than {LIMIT:,}", fix))
     if problems:
         raise Problems(list(dict.fromkeys(problems)))
-    return [_point(words, swept) for words in product(*choices)]
+    return [
+        Point(words, {key.lstrip("+"): words[place].removeprefix(f"{key}=") for place, key in swept.items()})
+        for words in product(*choices)
+    ]
 
 
-def _point(overrides: tuple[str, ...], swept: Mapping[int, str]) -> Point:
-    return Point(overrides, {key.lstrip("+"): overrides[place].removeprefix(f"{key}=") for place, key in swept.items()})
+def _parse(word: str) -> Override | None:
+    with suppress(Problems):
+        return parse(word)
+    return None
 
 
 def _values(override: Override) -> list[str]:

@@ -3,13 +3,13 @@ mistakes, with what to type instead."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from launcher.config.names.values import HUB_ID, PATH_SETTINGS, is_local_path, words_of_value
 from launcher.config.nodes import TARGET
 from launcher.config.yaml_lines import leaves
 from launcher.core.overrides import argument, quoted
@@ -22,18 +22,12 @@ _DASHES = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
 _QUOTES = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛", "'")
 _INVISIBLE = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _ASCII = str.maketrans(_DASHES | _QUOTES | _INVISIBLE)
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _FACTORS = {"k": 1e3, "m": 1e6, "%": 0.01}
-_ADDRESS = re.compile(r"\w+://")
 HUB_ADDRESS = re.compile(
     r"(?:https?://(?:[^\s/@]{0,200}@)?)?(?:www\.)?(?:(?:huggingface|hf|modelscope)\.(?:co|cn)/|hf:/*)(?:datasets/|models/)?([\w.-]+/[\w.-]+)"
 )
 """Address of a model or a dataset on a hub; the group is its id."""
-_PATH_SETTINGS = {
-    "model": ("model=hf", "model.path"), "data": ("data=hub", "data.repo"), "reward": ("reward=model", "reward.path"),
-}  # fmt: skip
-"""Group -> the choice that takes a path or an id of a hub, and the setting that holds it."""
 
 
 # ---- paths and ids where a choice is meant
@@ -44,43 +38,13 @@ def choice_of_value(group: str, value: str, files: Mapping[str, Path], find_run:
     `files` are the choices of the group; `find_run` tells the folder of a run's policy."""
     if value.lower() in files:
         return [f"{group}={value.lower()}"]
-    if group not in _PATH_SETTINGS or HUB_ADDRESS.match(value):  # an address is answered with a suggestion of its id
+    if HUB_ADDRESS.match(value):  # answered with a suggestion of its id
         return []
-    if words := _data_words(value) if group == "data" else _reward_words(value) if group == "reward" else []:
-        return words
-    is_path = _is_local_path(value)
-    if group == "model" and find_run and not is_path and (folder := find_run(value)):
+    if group == "model" and find_run and not is_local_path(value) and (folder := find_run(value)):
         return ["model=hf", argument("model.path", folder)]
-    if not is_path and not _HUB_ID.fullmatch(value):
-        return []
-    choice, setting = _PATH_SETTINGS[group]
-    known = known_choice(group, setting, value, files)
-    return [known] if known else [choice, argument(setting, value)]
-
-
-def _is_local_path(value: str) -> bool:
-    """Whether it can only be a path, or names an existing folder."""
-    if value.startswith("[") or _ADDRESS.match(value):
-        return False
-    return value.startswith(("/", "./", "../", "~")) or value.count("/") > 1 or os.path.isdir(value)
-
-
-def _data_words(value: str) -> list[str]:
-    """The arguments for a file of rows, a pattern or a list of files; else empty."""
-    parts = [part.strip("'\" ") for part in value[1:-1].split(",")] if value.startswith("[") else [value]
-    is_file = [part.lower().endswith(ENDINGS) or "*" in part or _is_local_path(part) or os.path.isfile(part)
-               for part in parts]  # fmt: skip
-    if all(is_file) and not any(map(_ADDRESS.match, parts)):
-        text = value if value.startswith("[") else argument("", value)[1:]
-        return ["data=files", f"data.train_files={text}"]
-    return []
-
-
-def _reward_words(value: str) -> list[str]:
-    """The arguments for a reward function in a Python file, or for a service; else empty."""
-    if found := re.fullmatch(r"(.+\.py)(?:::?(\w+))?", value):
-        return ["reward=python", argument("reward.path", found[1]), *([f"reward.name={found[2]}"] if found[2] else [])]
-    return ["reward=remote", argument("reward.url", value)] if _ADDRESS.match(value) else []
+    words, (choice, setting) = words_of_value(group, value), PATH_SETTINGS.get(group, ("", ""))
+    known = known_choice(group, setting, value, files) if words[:1] == [choice] else ""
+    return [known] if known else words
 
 
 def known_choice(group: str, setting: str, value: str, files: Mapping[str, Path]) -> str:
@@ -138,7 +102,7 @@ def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequ
     meant = [f"{group}={word.lower()}" for group, choices in known.items() if word.lower() in choices]
     if not meant and word.lower().endswith(ENDINGS):
         meant = [argument("data", word)]
-    elif not meant and _HUB_ID.fullmatch(word):
+    elif not meant and HUB_ID.fullmatch(word):
         meant = [argument("model", word), argument("data", word)]
     if meant:
         return Problem(meant[0].partition("=")[0], f"got {short_repr(word)} alone", f"use {' or '.join(meant)}")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -99,30 +100,28 @@ def _check_expansion(texts: Mapping[str, str]) -> None:
         problems.append(Problem("--config-dir", f"has {count:,} interpolations", f"use at most {REFERENCES:,}"))
     if problems:
         raise Problems(problems)
-    sizes: dict[str, int] = {}
-
-    def size(place: str, above: tuple[str, ...]) -> int:
-        """How many characters a setting, or a group of settings, expands to; a value counts as one at least."""
-        if place in above:
-            raise Problems(Problem(place, "stands within itself", "use a value"))
-        if place not in sizes:
-            inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
-            references = [reference for name in inner for reference in _named_settings(texts[name], name, texts)]
-            sizes[place] = sum(len(texts[name]) + 1 for name in inner)
-            sizes[place] += sum(size(reference, (*above, place)) for reference in references)
-        return sizes[place]
-
-    total = 0
-    for name in with_references:
-        total += size(name, ())
+    graph = _references_of(texts, with_references)
+    try:
+        order = [*TopologicalSorter(graph).static_order()]  # what is referred to comes first
+    except CycleError as error:
+        raise Problems(Problem(error.args[1][0], "stands within itself", "use a value")) from error
+    sizes, total = dict[str, int](), 0
+    for name in order:
+        sizes[name] = len(texts.get(name, "")) + 1 + sum(sizes[each] for each in graph.get(name, ()))
+        total += sizes[name] if name in with_references else 0
         if total > SIZE:
             raise Problems(Problem(name, f"interpolations stand for more than {SIZE:,} characters", "use fewer"))
 
 
+def _references_of(texts: Mapping[str, str], with_references: Mapping[str, str]) -> dict[str, list[str]]:
+    """What each value refers to, and the settings of each group that is referred to."""
+    graph = {name: list(_named_settings(text, name, texts)) for name, text in with_references.items()}
+    groups = {each for references in graph.values() for each in references} - texts.keys()
+    return graph | {group: [name for name in texts if name.startswith(f"{group}.")] for group in groups}
+
+
 def _named_settings(text: str, place: str, texts: Mapping[str, str]) -> Iterator[str]:
     """Full names of the settings and groups that the interpolations of a text name."""
-    if "${" not in text:
-        return
     for name in _NAMES.findall(text.replace("[", ".").replace("]", "")):
         if (full := absolute(name, place)) and _is_in_config(full, texts):
             yield full

@@ -12,12 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.config.arguments import OPTIONS, PLAIN
+from launcher.config.arguments import OPTIONS
 from launcher.config.descriptions import fields_of
-from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off
 from launcher.config.names.table import SECTIONS, Translation, table
-from launcher.config.nodes import owner
+from launcher.config.nodes import PLAIN, has_setting, holders, owner
 from launcher.config.request import SourcedOverride
 from launcher.config.slips import HUB_ADDRESS, choice_of_value
 from launcher.core.overrides import quoted
@@ -28,6 +27,8 @@ LEAVE_OUT = "leave it out"
 LONGEST = 100  # characters of a value; suggestions write VALUE for a longer one
 ALIKE = 0.65
 """Least similarity (`_likeness`, 0 to 1) of a name that is suggested."""
+SURELY = 0.85
+"""Least similarity of a setting of another choice that is pointed to."""
 CHOICE_OF_SETTING = {
     "model.path": "model=hf", "data.repo": "data=hub", "data.train_files": "data=files", "data.val_files": "data=files",
 }  # fmt: skip
@@ -64,8 +65,7 @@ class Suggester:
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
             fix = f"did you mean {option[0]}?" if option[0] != f"--{one.key}" else "not in this place; leave it out"
             return Suggestion(Problem(one.shown, "no such option", fix, "unknown-setting"))
-        attempts = (self._suggest_translation, self._suggest_same_leaf, self._suggest_nearest)
-        suggestion = next((answer for way in attempts if (answer := way(one))), None)
+        suggestion = self._suggest_translation(one) or self._suggest_similar(one)
         return suggestion or self._suggest(one, self._list_known(one))
 
     def named(self, problem: Problem, values: Mapping[str, str]) -> list[Problem]:
@@ -174,34 +174,50 @@ class Suggester:
 
     # ---- names of ours
 
-    def _suggest_same_leaf(self, one: SourcedOverride) -> Suggestion | None:
-        """Suggest a setting with the same last name: one of this run, where only the group is missing or wrong, or one
-        of another choice."""
-        place, _, leaf = one.plain.rpartition(".")
-        same_leaf = [name for name in self.holders if name.rpartition(".")[2] == leaf.lower()]
-        if one.plain in same_leaf and not self._has(one.plain):
-            return self._suggest(one, self._point_to_choices(one.plain, one.value))
-        top = place.partition(".")[0]
-        same_leaf.sort(key=lambda name: (not name.startswith(f"{top}."), name.count(".")))
-        groups = (*self.files, *PLAIN)
-        if setting := next(filter(self._has, same_leaf), ""):
-            got = "arguments have no dashes" if one.dashes and one.plain == setting else ""
-            is_group = place in ("", *groups, *SECTIONS) or has_setting(self.node, place)
-            if not is_group and not nearest(place, groups, cutoff=0.75):  # an unknown section, such as validation
-                return self._suggest(one, f"did you mean {setting}?")
-            words = [f"{setting}={readable(one.value)}"]
-            return self._suggest(one, f"use {shell_text(words)}", got, words)
-        if not same_leaf or len(leaf) < 3 or nearest(leaf, self._leaf_names(top), cutoff=0.85):
+    def _suggest_similar(self, one: SourcedOverride) -> Suggestion | None:
+        """Suggest the most similar group, setting of this run or of another choice, or name of another project."""
+        place, _, leaf = one.plain.lower().rpartition(".")
+        likeness = {name: self._likeness(one.plain.lower(), name) for name in self.holders}
+        ranked = sorted(likeness, key=lambda name: (-likeness[name], not self._has(name), name.count(".")))
+        closest, setting = ranked[0], next(filter(self._has, ranked))
+        is_same_leaf = closest.rpartition(".")[2] == leaf
+        if not (is_same_leaf or place) and (group := self._similar_group(one.plain)):
+            return self._suggest_group(one, group)
+        if closest != setting and likeness[closest] > SURELY:
+            return self._suggest(one, self._point_to_choices(closest, one.value))
+        others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
+        if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
+            found = self._suggest_meaning(one, others[0], table().named[others[0]])
+            if found and (found.problem.fix != LEAVE_OUT or likeness[setting] < ALIKE):
+                return self._suggest(one, f"did you mean {others[0]}? {found.problem.fix}", "", found.overrides)
+        if likeness[setting] < ALIKE:
             return None
-        return self._suggest(one, self._point_to_choices(same_leaf[0], one.value))
+        if is_same_leaf:
+            return self._suggest_same_leaf(one, setting)
+        words = [f"{setting}={readable(one.value)}"]
+        return self._suggest(one, f"did you mean {shell_text(words)}?", "", words)
 
-    def _leaf_names(self, group: str) -> list[str]:
-        """Last parts of the names of a group's settings in this run."""
-        return [name.rpartition(".")[2] for name in self.holders if name.startswith(f"{group}.") and self._has(name)]
+    def _suggest_same_leaf(self, one: SourcedOverride, setting: str) -> Suggestion:
+        """Suggest a setting where only the group is missing or wrong."""
+        place, groups = one.plain.lower().rpartition(".")[0], (*self.files, *PLAIN)
+        words = [f"{setting}={readable(one.value)}"]
+        is_group = place in ("", *groups, *SECTIONS) or has_setting(self.node, place)
+        if not is_group and not nearest(place, groups, cutoff=0.75):  # an unknown section, such as validation
+            return self._suggest(one, f"did you mean {setting}?")
+        got = "arguments have no dashes" if one.dashes and one.plain == setting else ""
+        return self._suggest(one, f"use {shell_text(words)}", got, words)
 
-    def _comparable(self, group: str) -> list[str]:
-        """The settings of this run, and those of a group's other choices."""
-        return [name for name in self.holders if self._has(name) or name.startswith(f"{group}.")]
+    def _likeness(self, typed: str, name: str) -> float:
+        """Similarity of a typed name and a setting, 0 to 1. Settings of other choices, where their group is not typed,
+        are compared by their last parts only, and rank after those of the run."""
+        (place, _, leaf), top = typed.rpartition("."), name.partition(".")[0]
+        if self._has(name) or place.partition(".")[0] == top:
+            return _likeness(typed, name)
+        return 0.9 * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
+
+    def _similar_group(self, name: str) -> str | None:
+        groups = list(self.files)
+        return name if name in groups else nearest(name, groups, cutoff=0.75)
 
     def _point_to_choices(self, name: str, value: str) -> str:
         """What to do about a setting that only other choices of its group have."""
@@ -209,28 +225,6 @@ class Suggester:
             return f"use {shell_text([choice, f'{name}={readable(value)}'])}"
         fix = f"{name} is a setting of {name.partition('.')[0]}={shown(self.holders[name])}"
         return f"leave it out, as {fix}" if is_off(value) else fix
-
-    def _suggest_nearest(self, one: SourcedOverride) -> Suggestion | None:
-        """Suggest the most similar group, setting of this run, or name of another project."""
-        groups = list(self.files)
-        near = nearest(one.plain, groups, cutoff=0.75) if "." not in one.plain else None
-        if group := one.plain if one.plain in groups else near:
-            return self._suggest_group(one, group)
-        comparable = self._comparable(one.plain.partition(".")[0])
-        likeness = {name: _likeness(one.plain.lower(), name) for name in comparable}
-        closest = max(likeness, key=lambda name: likeness[name])
-        setting = max(filter(self._has, likeness), key=lambda name: likeness[name])
-        if likeness[closest] > max(likeness[setting], 0.9):  # of another choice
-            return self._suggest(one, self._point_to_choices(closest, one.value))
-        leaf = one.plain.lower().rpartition(".")[2]
-        others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
-        if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
-            found = self._suggest_meaning(one, others[0], table().named[others[0]])
-            if found and (found.problem.fix != LEAVE_OUT or likeness[setting] < ALIKE):
-                return self._suggest(one, f"did you mean {others[0]}? {found.problem.fix}", "", found.overrides)
-        words = [f"{setting}={readable(one.value)}"]
-        is_near = likeness[setting] >= ALIKE
-        return self._suggest(one, f"did you mean {shell_text(words)}?", "", words) if is_near else None
 
     def _suggest_group(self, one: SourcedOverride, group: str) -> Suggestion:
         words = [f"{group}={readable(one.value)}"]
@@ -306,9 +300,10 @@ def _likeness(typed: str, name: str) -> float:
 
 
 def _ratio(one: str, other: str) -> float:
-    """Similarity of two names, 0 to 1 (difflib); 1 also where the same letters stand in another order."""
+    """Similarity of two names, 0 to 1 (difflib); nearly 1 where the same letters stand in another order."""
     one, other = without_style(one), without_style(other)
-    return 1.0 if sorted(one) == sorted(other) else SequenceMatcher(None, one, other).ratio()
+    is_reordered = one != other and sorted(one) == sorted(other)
+    return 0.99 if is_reordered else SequenceMatcher(None, one, other).ratio()
 
 
 def shown(choices: Sequence[str]) -> str:

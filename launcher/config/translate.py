@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from launcher.config.arguments import PLAIN, parse, read_arguments
+from launcher.config.arguments import parse, read_arguments
 from launcher.config.compose import choices, compose_chosen
-from launcher.config.known import class_of, has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off, is_unset
 from launcher.config.names.table import Translation, table
-from launcher.config.nodes import owner
+from launcher.config.nodes import PLAIN, class_of, has_setting, holders, owner
 from launcher.config.recipe import last_choices
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.suggestions import LEAVE_OUT, Suggester, readable
@@ -198,58 +197,49 @@ class _Translator:
             return None
         if _section(typed.key) not in self.suggester.missing_groups:  # then `algorithm.lam` of GRPO is one, too
             is_other_name = is_other_name or not has_setting(self.suggester.node, typed.key)
-        project, meanings = self.names.project, self._meanings(self._current_name(typed))
-        passed_on = Taken(typed, (EXTRA,), project) if is_other_name else None
-        if typed.text.startswith("~"):
-            return passed_on
-        if not meanings:
-            inner_words = self._words_in_mapping(self._current_name(typed), typed)
-            return Taken(typed, tuple(inner_words), project) if inner_words else passed_on
-        meaning = next(filter(self.suggester.fits, meanings), meanings[0])
-        words = self._words_in_run(meaning, typed)
+        words, note = self._read(self._current_name(typed), typed)
         if words is None:
-            return None if meaning.tells_verl(typed.value) else passed_on
-        if not words and self._engine_needs_value(meaning, typed.value):
-            return passed_on
-        if not words:
-            note = _why_left_out(meaning, typed.value, self.suggester.run_context())
-            return Taken(typed, (), project, note)
+            return Taken(typed, (EXTRA,), self.names.project) if is_other_name else None
         is_same = " ".join(words).lower() == typed.text.lstrip("+").lower()
-        return None if is_same else Taken(typed, tuple(words), project)
+        return None if is_same else Taken(typed, tuple(words), self.names.project, note)
 
-    def _words_in_run(self, meaning: Translation, typed: SourcedOverride) -> list[str] | None:
-        """The words for an argument; None where they are incomplete, or set something that the run does not have."""
-        words = self._words(meaning, typed, self.suggester.run_context())
-        if words is None or not is_complete(words) or self.suggester.lacking([each for each in words if each != EXTRA]):
-            return None
-        return [word for word in words if not self._overruled(word, words, typed)]
+    def _read(self, name: str, typed: SourcedOverride) -> tuple[list[str] | None, str]:
+        """The words for an argument, and why there are none where it is left out; None where it means nothing to us, or
+        sets something that the run does not have."""
+        meanings, value, run = self._meanings(name), typed.value, self.suggester.run_context()
+        if not meanings or typed.text.startswith("~"):
+            return self._words_in_mapping(name, typed), ""
+        meaning = next(filter(self.suggester.fits, meanings), meanings[0])
+        words = self._words(meaning, typed, run)
+        if words is None or not is_complete(words) or self.suggester.lacking(words):
+            return None, ""
+        if words := [word for word in words if not self._overruled(word, words, typed)]:
+            return words, ""
+        is_off_here = meaning.ours and not is_unset(value) and (is_off(value) or self.suggester.fits(meaning))
+        if not is_off_here and meaning.with_verl(value) is None:  # it still means something to the engine
+            return None, ""
+        return [], _why_left_out(meaning, value, run)
 
-    def _engine_needs_value(self, meaning: Translation, value: str) -> bool:
-        """Whether a value without a counterpart here still means something to the engine."""
-        if meaning.tells_verl(value):
-            return False
-        return is_unset(value) or not meaning.ours or not (is_off(value) or self.suggester.fits(meaning))
-
-    def _words_in_mapping(self, name: str, typed: SourcedOverride) -> list[str]:
+    def _words_in_mapping(self, name: str, typed: SourcedOverride) -> list[str] | None:
         """The words for one value of a setting that is a mapping: `reward.custom_reward_function.reward_kwargs.a=1`."""
         above, _, inner = name.rpartition(".")
         meaning = next(iter(self._meanings(above)), None)
-        if not meaning or not meaning.ours:
-            return []
+        if not meaning or not meaning.ours or typed.text.startswith("~"):
+            return None
         if not has_setting(self.suggester.node, f"{meaning.ours[0]}.{inner}"):
-            return []
+            return None
         words = [word for word in meaning.use.split() if "{}" not in word and not self._overruled(word, (), typed)]
         return [*words, f"{meaning.ours[0]}.{inner}={readable(typed.value)}"]
 
     def _words(self, meaning: Translation, typed: SourcedOverride, run: RunContext) -> list[str] | None:
         value = readable(typed.value)
-        if meaning.tells_verl(value):
-            pattern = meaning.with_verl(value)
-            return None if pattern is None else [word.replace("{}", value) for word in pattern.split()]
-        words = convert(meaning, value, run)
-        if words is None and UNKNOWN in meaning.verl_engine:
-            return (meaning.verl_engine[UNKNOWN] or "").split()
-        return [word for word in words if word != "sampler=vllm"] if words else words
+        pattern = meaning.with_verl(value)
+        if pattern is None:
+            words = convert(meaning, value, run)
+            if words is not None or UNKNOWN not in meaning.verl_engine:
+                return [word for word in words if word != "sampler=vllm"] if words else words
+            pattern = meaning.verl_engine[UNKNOWN]
+        return [word.replace("{}", value) for word in pattern.split()]
 
     # ---- all of them
 

@@ -24,6 +24,7 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
@@ -81,8 +82,11 @@ def compose(
 def parse_override(word: str) -> Override:
     """An override, parsed by Hydra; cached, so never change it. Raises `HydraException` or `UnicodeEncodeError`."""
     word.encode()
-    with LOCK:
-        return OverridesParser.create().parse_override(word)
+    try:
+        with LOCK:
+            return OverridesParser.create().parse_override(word)
+    except RecursionError as error:
+        raise HydraException("its brackets stand too deep") from error
 
 
 class _Folders(ConfigRepository):

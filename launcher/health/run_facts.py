@@ -17,7 +17,7 @@ from launcher.core.metrics import Z95, HeldOut, better, held_out, mean_of_valida
 from launcher.health.advice import LARGEST_LR, setting
 from launcher.health.held_out import best_of
 from launcher.health.series import Series, UnknownValue
-from launcher.spec.run import RunSpec
+from launcher.spec.run import RunSpec, usual_lr
 
 FEW = 3  # steps that say more than one
 GROUPS = 64  # groups of answers that must agree before a rule speaks of all answers
@@ -303,7 +303,7 @@ class OwnRun:
             return "optim.clip_grad=1"
         if self._restraining_setting:
             return f"{self._restraining_setting[0]}={self._restraining_setting[1]}"
-        return f"optim.lr={max(10 * run.optim.lr, run.usual_lr):.3g}"
+        return f"optim.lr={max(10 * run.optim.lr, usual_lr(run.algorithm, run.model)):.3g}"
 
     @property
     def _restraining_setting(self) -> tuple[str, str] | None:
@@ -359,7 +359,7 @@ def _decline(before: HeldOut, now: HeldOut) -> float:
 FACTS: Mapping[str, Callable[[OwnRun], float | str]] = {
     "steps": lambda facts: facts.steps,
     "planned": lambda facts: facts.planned,
-    "usual_lr": lambda facts: facts.run.usual_lr,
+    "usual_lr": lambda facts: usual_lr(facts.run.algorithm, facts.run.model),
     "half_done": lambda facts: facts.steps >= max(10, facts.planned / 2),
     "sampled": lambda facts: facts.run.algorithm.sampled,
     "trained_on": lambda facts: facts.run.algorithm.data,

@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.config.amend import put
+from launcher.config.amend import with_values
 from launcher.config.explain import build, explain
-from launcher.config.grammar import setting
 from launcher.config.nodes import flat
 from launcher.core.problems import Problem, Problems
 from launcher.launch import provenance, start
@@ -62,20 +61,11 @@ def _missing_inputs(run: RunSpec) -> list[Problem]:
 
 
 def _changed_run(folder: Folder, old: RunSpec, overrides: Sequence[str]) -> RunSpec:
-    node, problems = to_node(old), list[Problem]()
+    node = to_node(old)
     root, project = folder.path.absolute().parents[1], folder.path.absolute().parent.name
     name = free_name(root, project, f"{folder.path.name[:100]}-rerun")
     node["trainer"] |= {"run_root": str(root), "project_name": project, "experiment_name": name}
-    for word in overrides:
-        try:
-            key, value = setting(word)
-        except Problems as invalid:
-            problems += invalid.problems
-            continue
-        if isinstance(node.get(key), dict):
-            problems.append(Problem(key, "a rerun keeps what was chosen", f"use {key}.SETTING=VALUE, or rlrun train"))
-        else:
-            problems += put(node, key, value)
+    node, problems = with_values(node, overrides, _refuse_other_choice)
     try:
         run = build(node)
     except ValidationError as error:
@@ -83,6 +73,12 @@ def _changed_run(folder: Folder, old: RunSpec, overrides: Sequence[str]) -> RunS
     if problems:
         raise Problems(problems)
     return run
+
+
+def _refuse_other_choice(path: str, stored: Any) -> Problem | None:
+    is_group = isinstance(stored, dict) and "." not in path
+    fix = f"use {path}.SETTING=VALUE, or rlrun train"
+    return Problem(path, "a rerun keeps what was chosen", fix) if is_group else None
 
 
 def _environment_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

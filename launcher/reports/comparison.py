@@ -215,22 +215,22 @@ def differing_settings(records: Sequence[RunRecord]) -> tuple[list[TableRow], li
             parsed[place] = diff.side_of_run(record.name, record.folder.spec, record.folder.words)
         except Problems as error:
             problems += [f"{record.name}: its settings are left out: {line}" for line in error.lines]
-    order = dict[tuple[str, bool], None]()
+    order = dict[str, None]()
     for other in list(parsed.values())[1:]:
         differing = diff.rows(next(iter(parsed.values())), other)
-        order |= {(row.name, row.whole): None for row in differing if row.name not in OWN}
+        order |= {row.name: None for row in differing if row.name not in OWN}
     rows: list[TableRow] = [
-        (name, *(_cell(parsed.get(place), name, whole) for place in range(len(records))))
-        for name, whole in list(order)[:MOST_SETTINGS]
+        (name, *(_cell(parsed.get(place), name) for place in range(len(records))))
+        for name in list(order)[:MOST_SETTINGS]
     ]
     if any(record.of_log for record in records):
         rows.append(("log", *(record.name if record.of_log else ABSENT for record in records)))
     return rows, problems
 
 
-def _cell(side: diff.Side | None, name: str, whole: bool) -> str:
-    values = {} if side is None else side.classes if whole else side.values
-    return setting_text(name, written(values[name])) if name in values else ABSENT
+def _cell(side: diff.Side | None, name: str) -> str:
+    cell = side.cells.get(name) if side else None
+    return setting_text(name, written(cell.value)) if cell else ABSENT
 
 
 # ---- tests

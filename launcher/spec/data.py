@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, ReadOnlyWith, Share, settings
 from launcher.spec.algorithm import Kind
+from launcher.spec.part import Part
 from launcher.spec.reward import Answer
 
 Split = Literal["train", "val"]
@@ -168,7 +168,7 @@ OnDataProgress = Callable[[DataProgress], None]
 
 
 @settings
-class Dataset(ABC):
+class Dataset(Part, ABC):
     """Subclass it, decorate with @settings, and name the class in conf/data/<name>.yaml."""
 
     train_batch_size: AtLeastOne = 256
@@ -242,14 +242,6 @@ class Dataset(ABC):
     def held_out(self) -> int | None:
         """Number of held-out rows, where the settings determine it; None where only reading them does."""
         return None
-
-    def problems(self) -> list[Problem]:
-        """Errors that can be found without reading rows."""
-        return []
-
-    def with_absolute_paths(self) -> Self:
-        """The same data with absolute paths, valid in any working folder."""
-        return self
 
     def local(self) -> Dataset | None:
         """The same rows as they can be read now; None where they have to be `fetched` first. Makes no network

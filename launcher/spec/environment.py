@@ -9,12 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, Count, Positive, ReadOnlyWith, settings
 from launcher.spec.data import Message, Row
+from launcher.spec.part import Part
 
 Outcome = Literal[
     "finished", "gave-up", "turn-limit", "token-limit", "tool-error", "environment-fault", "sampler-fault", "timeout"
@@ -176,7 +175,7 @@ SEVERAL = ReadOnlyWith("several_turns", fix="environment=python", why="the envir
 
 
 @settings
-class Environment:
+class Environment(Part):
     """Subclass it, decorate with @settings, and name the class in conf/environment/<name>.yaml."""
 
     max_turns: Annotated[AtLeastOne, SEVERAL] = 8
@@ -208,22 +207,6 @@ class Environment:
     def scores(self) -> bool:
         """Whether it scores episodes itself, so that rows need no ground truth and the run's reward is not asked."""
         return False
-
-    def problems(self) -> list[Problem]:
-        """Errors that can be found before anything is loaded."""
-        return []
-
-    def missing_requirements(self) -> list[Problem]:
-        """What is missing on this machine."""
-        return []
-
-    def with_absolute_paths(self) -> Self:
-        """The same environment with absolute paths, valid in any working folder."""
-        return self
-
-    def within(self, folder: Path) -> Self:
-        """The same environment with the paths of its copies in a run's folder made absolute."""
-        return self
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """The schemas of its tools as chat templates take them: {"type": "function", "function": {...}}."""

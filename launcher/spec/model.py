@@ -6,8 +6,8 @@ import re
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal, Self
 
-from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, Count, Names, ReadOnlyWith, settings
+from launcher.spec.part import Part
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe"]
 
@@ -56,7 +56,7 @@ ADAPTED = ReadOnlyWith("lora_rank", fix="model.lora_rank=32")
 
 
 @settings
-class Model(ABC):
+class Model(Part, ABC):
     """Subclass it, decorate with @settings, and name the class in conf/model/<name>.yaml."""
 
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
@@ -103,12 +103,4 @@ class Model(ABC):
     @property
     def here(self) -> Self:
         """The same model in its folder of this machine, where a hub's has been downloaded."""
-        return self
-
-    def problems(self) -> list[Problem]:
-        """Errors that can be found before anything is loaded."""
-        return []
-
-    def with_absolute_paths(self) -> Self:
-        """The same model with absolute paths, valid in any working folder."""
         return self

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Self, SupportsFloat
 
-from launcher.core.problems import Problem, short_repr
+from launcher.core.problems import short_repr
 from launcher.core.user_code import CallFailure, try_call
+from launcher.spec.part import Part
 
 MAX_SCORE = 1e6
 """Scores with a larger absolute value are errors (a sentinel, an overflow): one such answer would dominate its whole
@@ -74,7 +74,7 @@ class Scores:
     """Why an answer has no score, "" where it has one; empty when all have."""
 
 
-class Reward(ABC):
+class Reward(Part, ABC):
     """Subclass it, decorate with @settings, and name the class in conf/reward/<name>.yaml."""
 
     learned: ClassVar[bool] = False
@@ -115,10 +115,6 @@ class Reward(ABC):
         """Itself, or the rewards it combines."""
         yield self
 
-    def problems(self) -> list[Problem]:
-        """Errors that can be found before anything is loaded."""
-        return []
-
     def fix_of(self, fault: str) -> str:
         """The fix where no answer has a score because of `fault`; empty where none is known."""
         return ""
@@ -130,18 +126,6 @@ class Reward(ABC):
     def cheap_for(self, answer: Answer) -> bool:
         """Whether this answer costs little to score."""
         return self.cheap
-
-    def missing_requirements(self) -> list[Problem]:
-        """Requirements that are missing at this moment, such as its server."""
-        return []
-
-    def with_absolute_paths(self) -> Self:
-        """The same reward with absolute paths, valid in any working folder."""
-        return self
-
-    def within(self, folder: Path) -> Self:
-        """The same reward with the paths of its copies in a run's folder made absolute."""
-        return self
 
     def extract_answer(self, response: str) -> str:
         """The final answer in a response; a majority vote counts responses with equal final answers together."""

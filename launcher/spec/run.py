@@ -274,15 +274,6 @@ class RunSpec:
         return "critic" in self.algorithm.needs
 
     @property
-    def usual_lr(self) -> float:
-        """Usual learning rate of the policy: ten times that of all weights for adapters (`model.lora_rank`)."""
-        return usual_lr(self.algorithm, self.model)
-
-    @property
-    def usual_critic_lr(self) -> float:
-        return usual_critic_lr(self.model)
-
-    @property
     def sequences_per_prompt(self) -> int:
         """Sequences that are trained on for each prompt (or row) of a step."""
         return self.sampler.n if self.algorithm.sampled else 2 if self.algorithm.data == "pairs" else 1
@@ -380,7 +371,8 @@ def whole_batches(rows: int, batch: int) -> int:
 
 
 def usual_lr(algorithm: Algorithm, model: Model) -> float:
-    """Usual learning rate for an algorithm and a model, at most HIGHEST_LR; see `RunSpec.usual_lr`."""
+    """Usual learning rate of the policy, at most HIGHEST_LR: ten times that of all weights for adapters
+    (`model.lora_rank`)."""
     rate = algorithm.usual_lr * (10 if model.lora_rank else 1) * size_factor(model)
     return float(f"{min(rate, HIGHEST_LR):.3g}")
 

@@ -1,9 +1,9 @@
 """Names that people type, and five mistakes at once: `python tests/cases/names.py [foreign] [misspelt] [mistakes]
-[PART OF A NAME ...]`.
+[PART OF A WORD ...]`.
 
 first_week/names/ holds the tables: names of TRL, verl, axolotl, LLaMA-Factory and Hugging Face with the right one of
-ours, misspellings of ours, and mistakes of which combinations of five that do not interfere are drawn. Each is typed
-into `rlrun plan --json`; several names share a command, and those that are not answered there are asked for alone.
+ours, misspellings of ours, and mistakes of which combinations of five that do not interfere are drawn. Each name, and
+each combination, is typed into a `rlrun plan --json` of its own.
 
 Ends with 1 where fewer than LEAST of a table are answered.
 """
@@ -15,22 +15,19 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from launch_site import Site, site
-from launches import Answer, in_a_process, value_of, with_arguments
-
-from launcher.core.machine import cpu_count
+from launches import Answer, in_this_process, value_of, with_arguments
 
 TABLES = Path(__file__).parent / "first_week" / "names"
 LEAST = {"foreign": 140 / 150, "misspelt": 1.0, "mistakes": 1.0}
-FIVE, TOGETHER = 5, 8
-"""Mistakes, and names, in one command."""
+FIVE, DRAWN = 5, 200
+"""Mistakes in one command, and combinations of them."""
 MOST = 4
 """Settings of ours that one answer may name: a list of all of them is no answer."""
 CONTEXTS = {
@@ -46,7 +43,6 @@ _OURS = re.compile(
 _LIST = re.compile(r"(?:[\w.=-]+, ){5,}(?:or |and )?[\w.=-]+")
 """Everything that there is: no answer to one name."""
 _NEAREST = re.compile(r"did you mean", re.IGNORECASE)
-Ask = Callable[[Site, Sequence[str]], Answer]
 
 
 # ---- names
@@ -62,7 +58,6 @@ class Name:
     """Settings or choices of ours, any of which is right: `sampler.n`, `sampler=vllm`, `--resume`; or a pattern."""
     none: str = ""
     """Pattern of the reason where we have no such setting."""
-    by_itself: bool = False
 
     @property
     def key(self) -> str:
@@ -126,39 +121,11 @@ def names(table: str) -> list[Name]:
             each = entry if isinstance(entry, list) else [entry]
             reasons = [one["none"] for one in each if isinstance(one, dict)]
             right = tuple(one for one in each if isinstance(one, str))
-            by_itself = bool(group.get("alone"))
-            found.append(Name(typed, group["context"], right, "|".join(reasons), by_itself))
+            found.append(Name(typed, group["context"], right, "|".join(reasons)))
     return found
 
 
-def _shared(chosen: Sequence[Name]) -> Iterator[list[Name]]:
-    """Names that stand in one command: of one context, with different keys."""
-    for context in CONTEXTS:
-        of_it = [name for name in chosen if name.context == context]
-        yield from ([name] for name in of_it if name.by_itself)
-        others = [name for name in of_it if not name.by_itself]
-        yield from (others[at : at + TOGETHER] for at in range(0, len(others), TOGETHER))
-
-
-def ask_names(chosen: Sequence[Name], where: Site, ask: Ask) -> dict[Name, str]:
-    """What was said to each name that is not answered."""
-
-    def of_several(shared: list[Name]) -> list[Name]:
-        words = with_arguments(CONTEXTS[shared[0].context].split(), [name.typed for name in shared])
-        answer = ask(where, words)
-        return [name for name in shared if not name.answered(answer)]
-
-    def singly(name: Name) -> str:
-        answer = ask(where, name.words)
-        return "" if name.answered(answer) else _about(answer, name.key)
-
-    with ThreadPoolExecutor(cpu_count()) as threads:
-        left = [name for some in threads.map(of_several, _shared(chosen)) for name in some]
-        lines = dict(zip(left, threads.map(singly, left), strict=True))
-    return {name: line for name, line in lines.items() if line}
-
-
-def _about(answer: Answer, key: str) -> str:
+def _lines_about(answer: Answer, key: str) -> str:
     lines = [f"{output['level']} {_line(output)}" for output in answer.results if output["level"] != "OK"]
     return answer.trouble or next((line for line in lines if key in line), " | ".join(lines)) or "all OK"
 
@@ -194,6 +161,10 @@ class Mistakes:
     site: Mapping[str, Any]
     pool: tuple[Mistake, ...]
 
+    def words(self, made: Sequence[Mistake]) -> list[str]:
+        """A command with these mistakes."""
+        return with_arguments(self.base, [word for mistake in made for word in mistake.words])
+
 
 def mistakes() -> Mistakes:
     node = yaml.safe_load((TABLES / "mistakes.yaml").read_text(encoding="utf-8"))
@@ -216,65 +187,58 @@ def _same_place(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
-def combinations(pool: Sequence[Mistake], count: int) -> list[tuple[Mistake, ...]]:
-    """`count` different sets of five mistakes that do not interfere, in random order."""
+def combinations(pool: Sequence[Mistake], count: int, most: int = FIVE) -> list[tuple[Mistake, ...]]:
+    """`count` different sets of at most so many mistakes that do not interfere, in random order."""
     numbers, found = random.Random(0), dict[frozenset[Mistake], tuple[Mistake, ...]]()
     while len(found) < count:
         drawn = list[Mistake]()
         for mistake in numbers.sample(pool, len(pool)):
-            if len(drawn) < FIVE and not any(interfere(mistake, other) for other in drawn):
+            if len(drawn) < most and not any(interfere(mistake, other) for other in drawn):
                 drawn.append(mistake)
         found[frozenset(drawn)] = tuple(drawn)
     return list(found.values())
 
 
-def ask_mistakes(
-    drawn: Sequence[tuple[Mistake, ...]], base: Sequence[str], where: Site, ask: Ask
-) -> list[tuple[Mistake, ...]]:
-    """Of each combination those that are not named."""
-
-    def unnamed(combined: tuple[Mistake, ...]) -> tuple[Mistake, ...]:
-        answer = ask(where, with_arguments(base, [word for mistake in combined for word in mistake.words]))
-        return tuple(mistake for mistake in combined if not mistake.named(answer))
-
-    with ThreadPoolExecutor(cpu_count()) as threads:
-        return list(threads.map(unnamed, drawn))
-
-
 # ---- telling
 
 
-def _names_pass(table: str, parts: Sequence[str]) -> bool:
-    chosen = [name for name in names(table) if not parts or any(part in name.typed for part in parts)]
+def _ask_names(table: str, parts: Sequence[str]) -> bool:
+    chosen, good = [name for name in names(table) if _is_asked([name.typed], parts)], 0
     with tempfile.TemporaryDirectory() as folder, site(Path(folder) / "here", SITE) as where:
-        left = ask_names(chosen, where, in_a_process)
-    for name, line in left.items():
-        print(f"{name.typed}: not answered with {' or '.join([*name.right, name.none])}, but with {line[:200]}")
-    good = len(chosen) - len(left)
+        for name in chosen:
+            answer = in_this_process(where, name.words)
+            if name.answered(answer):
+                good += 1
+            else:
+                want, got = " or ".join([*name.right, name.none]), _lines_about(answer, name.key)[:200]
+                print(f"{name.typed}: not answered with {want}, but with {got}")
     print(f"{table}: {good}/{len(chosen)} answered with the right one, at least {LEAST[table]:.0%}")
     return good >= LEAST[table] * len(chosen)
 
 
-def _mistakes_pass(parts: Sequence[str]) -> bool:
-    table = mistakes()
-    drawn = [
-        combined
-        for combined in combinations(table.pool, 200)
-        if not parts or any(part in word for mistake in combined for word in mistake.words for part in parts)
-    ]
+def _ask_mistakes(parts: Sequence[str]) -> bool:
+    table, unnamed, good = mistakes(), Counter[str](), 0
+    drawn = [each for each in combinations(table.pool, DRAWN) if any(_is_asked(one.words, parts) for one in each)]
     with tempfile.TemporaryDirectory() as folder, site(Path(folder) / "here", table.site) as where:
-        left = ask_mistakes(drawn, table.base, where, in_a_process)
-    for mistake, times in Counter(mistake for each in left for mistake in each).most_common():
-        print(f"{' '.join(mistake.words)}: not named {times} times")
-    good = sum(not each for each in left)
+        for combined in drawn:
+            answer = in_this_process(where, table.words(combined))
+            left = [mistake for mistake in combined if not mistake.named(answer)]
+            unnamed.update(" ".join(mistake.words) for mistake in left)
+            good += not left
+    for words, times in unnamed.most_common():
+        print(f"{words}: not named {times} times")
     print(f"mistakes: all five named in {good} of {len(drawn)} commands")
     return good >= LEAST["mistakes"] * len(drawn)
+
+
+def _is_asked(words: Sequence[str], parts: Sequence[str]) -> bool:
+    return not parts or any(part in word for word in words for part in parts)
 
 
 def main(argv: Sequence[str]) -> int:
     tables = [table for table in LEAST if table in argv] or list(LEAST)
     parts = [part for part in argv if part not in LEAST]
-    passed = [_mistakes_pass(parts) if table == "mistakes" else _names_pass(table, parts) for table in tables]
+    passed = [_ask_mistakes(parts) if table == "mistakes" else _ask_names(table, parts) for table in tables]
     return 0 if all(passed) else 1
 
 

@@ -50,6 +50,7 @@ REFUSED = [
     ("engine._target_=os.system", "engine._target_: _target_ is named by config files only; "),
     ("trainer.n_gpus_per_node=2", "trainer.n_gpus_per_node: no such setting; use hardware.n_gpus_per_node=2"),
     ("engine.strategy=[", "'engine.strategy=[': cannot be read; use key=value"),
+    ("--dryrun", "--dryrun: no such option; did you mean --dry-run?"),
 ]  # fmt: skip
 
 
@@ -71,12 +72,6 @@ def test_a_run_of_before_takes_settings_that_are_newer(tmp_path: Path) -> None:
     folder.spec.write_text(yaml.safe_dump(older))
     with pytest.raises(Problems, match=r"cluster\.stall_grace: no such setting; did you mean"):
         run_of(folder, ["cluster.stall_grace=3"])
-
-
-def test_all_that_is_wrong_is_told_at_once() -> None:
-    with pytest.raises(Problems) as caught:
-        amended(RUN, ["optim.lr=1", "engine.strategy=fsdp2", "hardware.nproc=2"])
-    assert [line.split(":")[0] for line in caught.value.lines] == ["optim.lr", "hardware.nproc"]
 
 
 # ---- real runs
@@ -157,27 +152,15 @@ def test_it_goes_on_with_the_losses_that_it_would_have_had(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("word", "line"),
-    [
-        ("optim.lr=1", f"✗ optim.lr: {WHAT}"),
-        ("hardware.nproc_per_node=4", "data.train_batch_size: 6 rows do not split over 4 processes; use 4 or 8"),
-        ("engine.strategy=fsdp3", "engine.strategy: got 'fsdp3'"),
-    ],
-)
 def test_a_refused_change_leaves_the_run_as_it_is(
-    word: str, line: str, whole: Callable[[str, str], Path], rlrun: Any, monkeypatch: pytest.MonkeyPatch
+    whole: Callable[[str, str], Path], rlrun: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = whole("sft", "ddp")
     before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
     monkeypatch.chdir(rlrun.folder)
-    ran = CliRunner().invoke(app, ["train", "--resume", run.name, word])
-    assert (ran.exit_code, ran.stdout) == (2, "")
-    assert line in ran.stderr and "Traceback" not in ran.stderr and len(ran.stderr.splitlines()) == 1
+    fits_not = "data.train_batch_size: 6 rows do not split over 4 processes; use 4 or 8"
+    for word, line in (("optim.lr=1", f"✗ optim.lr: {WHAT}"), ("hardware.nproc_per_node=4", fits_not)):
+        ran = CliRunner().invoke(app, ["train", "--resume", run.name, word])
+        assert (ran.exit_code, ran.stdout) == (2, "")
+        assert line in ran.stderr and "Traceback" not in ran.stderr and len(ran.stderr.splitlines()) == 1
     assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
-
-
-def test_an_option_is_named_as_one() -> None:
-    with pytest.raises(Problems) as found:
-        amended({"trainer": {}}, ["--dryrun"])
-    assert found.value.lines == ["--dryrun: no such option; did you mean --dry-run?"]

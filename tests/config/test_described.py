@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.config.descriptions import class_doc, declaration, fields_of, settings_of, shape_of, written
+from launcher.config.descriptions import class_doc, declaration, fields_of, settings_of, shape_of
 from launcher.config.reference import groups as handbook
 from launcher.core.problems import Problems
 from launcher.core.settings import AtLeastOne, Chosen, Count, Fraction, Names, Share, adapter, settings
@@ -177,14 +177,6 @@ def test_json_of_the_command():
     groups = json.loads(CliRunner().invoke(app, ["config", "show", "--json"]).stdout)
     assert [group["group"] for group in groups][:2] == ["algorithm", "model"]
     assert CliRunner().invoke(app, ["config", "show", "nothing"]).exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "null"), (True, "true"), (("a", 1), "[a, 1]"), ({"a": None}, "{a: null}"), (1e-6, "1e-06")],
-)
-def test_values_are_written_as_they_are_typed(value, text):
-    assert written(value) == text
 
 
 def test_the_page_of_settings_is_up_to_date():

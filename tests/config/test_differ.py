@@ -80,12 +80,12 @@ def test_where_a_runs_values_come_from():
     run = run_of(f"{BASE} optim.lr=1e-3 trainer.keep_last=2")
     with (run / "words.txt").open("a") as words:
         words.write("rlrun train --resume rlrun/first trainer.keep_last=7\n")
-    found = side(run).origins
-    assert found["optim.lr"].where == f"{run}/words.txt: optim.lr=1e-3"
-    assert found["trainer.keep_last"].where == f"{run}/words.txt: trainer.keep_last=7"
-    assert found["algorithm"].where == f"{run}/spec.yaml:2"
+    cells = side(run).cells
+    assert cells["optim.lr"].origin.where == f"{run}/words.txt: optim.lr=1e-3"
+    assert cells["trainer.keep_last"].origin.where == f"{run}/words.txt: trainer.keep_last=7"
+    assert cells["algorithm"].origin.where == f"{run}/spec.yaml:2"
     (run / "words.txt").unlink()
-    assert side(run).origins["optim.lr"].where.startswith(f"{run}/spec.yaml:")
+    assert side(run).cells["optim.lr"].origin.where.startswith(f"{run}/spec.yaml:")
 
 
 def test_a_run_of_another_version_can_be_compared():

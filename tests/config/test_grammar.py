@@ -89,8 +89,8 @@ def test_a_word_that_sets_a_value(word: str, key: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["x", "~optim.lr", "seed=0,1", "reward@x=exact", "sampler.n=${oc.env:HOME}", "\ud800=1",
-     "algorithm._target_=os.system", "reward.parts.x={_target_: os.system}"],
+    ["x", f"optim.betas={'[' * 700}{']' * 700}", "~optim.lr", "seed=0,1", "reward@x=exact",
+     "sampler.n=${oc.env:HOME}", "\ud800=1", "algorithm._target_=os.system", "reward.parts.x={_target_: os.system}"],
 )  # fmt: skip
 def test_a_word_that_does_anything_else_is_refused(word: str) -> None:
     with pytest.raises(Problems):

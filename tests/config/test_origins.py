@@ -14,7 +14,6 @@ from launcher.config.nodes import apart, flat
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import known, run_request
 from launcher.config.resolve import resolve, resolve_request
-from launcher.core.files import conf_dir
 from launcher.spec.stored import to_node
 
 ROOT = Path(__file__).parents[2]
@@ -124,11 +123,6 @@ def test_of_two_files_of_one_name_the_one_that_hydra_takes_is_named(tmp_path, mo
     run, found = resolve(BASE, folder), origins(BASE, folder)
     taken = {16: line_of("conf/data/reverse.yaml", "train_batch_size"), 48: "own/data/reverse.yaml:2"}
     assert found["data.train_batch_size"].where == taken[run.data.train_batch_size]
-
-
-def test_the_config_folder_is_named_as_in_a_clone_wherever_it_lies():
-    assert conf_dir().name == "conf"
-    assert origins(BASE)["seed"].where.startswith("conf/run.yaml:")
 
 
 def test_what_differs_from_the_defaults():

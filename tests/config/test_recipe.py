@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.recipe import commands, folder, known, one, run_request
+from launcher.config.recipe import commands, known, one, run_request
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 
@@ -17,15 +17,6 @@ ENVIRONMENT = {"HOME": "/nowhere"}
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)  # a recipe is read in a copy of the working folder
-
-
-def test_each_word_has_its_line():
-    lines = (folder() / "grpo-gsm8k.sh").read_text().splitlines()
-    (command,) = commands(folder() / "grpo-gsm8k.sh")
-    for word in command.request.overrides:
-        path, _, number = word.where.rpartition(":")
-        assert path == "recipes/grpo-gsm8k.sh"
-        assert word.text in lines[int(number) - 1]
 
 
 def test_what_only_a_shell_knows_is_said():

@@ -48,7 +48,6 @@ def found(*typed: str) -> list[str]:
 MEANT = [
     (["model=Qwen/Qwen3-0.6B"], {"model.path": "Qwen/Qwen3-0.6B", "model.architecture.hidden_size": 1024}),
     (["model=some/model"], {"model.path": "some/model"}),
-    (["model=./models/m"], {"model.path": "./models/m"}),
     (["model=first"], {"model.path": "runs/p/first"}),
     (["data=train.jsonl"], {"data.train_files": ["train.jsonl"]}),
     (["data=rows/*.jsonl"], {"data.train_files": ["rows/*.jsonl"]}),
@@ -81,7 +80,6 @@ def test_what_is_clear_works(typed: list[str], means: dict[str, object]) -> None
 SLIPS = [
     (["trainer.save_freq=–1"],
      "trainer.save_freq: got '–1', with non-ASCII characters; use trainer.save_freq=-1"),
-    (["seed=８"], "seed: got '８', with non-ASCII characters; use seed=8"),
     (["model=hf", "model.path=“models/m”"],
      "model.path: got '“models/m”', with non-ASCII characters; use model.path=models/m"),
     (["optim.lr=0,001"], "optim.lr: got '0,001', with a comma in a number; use optim.lr=0.001"),
@@ -103,15 +101,12 @@ SLIPS = [
     (["data=hf://datasets/org/x"], "data: no choice 'hf://datasets/org/x'; use data=org/x"),
     (["model=huggingface.co/org/x"], "model: no choice 'huggingface.co/org/x'; use model=org/x"),
     (["model=https://user:pw@hf.co/org/x"], "model: no choice 'https://[secret]@hf.co/org/x'; use model=org/x"),
-    (["reward=https://huggingface.co/org/judge"],
-     "reward: no choice 'https://huggingface.co/org/judge'; use reward=org/judge"),
     (["data=train.jsonl,gsm8k"],
      "data: 'data=train.jsonl,gsm8k' is a sweep; use -m, or one value"),
     (["data=https://host/rows.jsonl"],
      "data: no choice 'https://host/rows.jsonl'; it may be email_search, enron, files, full-hh-rlhf, gsm8k, hub,"
      " math, reverse, ultrafeedback, verifiers"),
     (["model=org/x,org/y"], "model: 'model=org/x,org/y' is a sweep; use -m, or one value"),
-    (["optim.rl=1e-4"], "optim.rl: Optim has no setting 'rl'; did you mean optim.lr=1e-4?"),
     (["optim.beta=[0.9,0.95]"],
      "optim.beta: Optim has no setting 'beta'; did you mean 'optim.betas=[0.9,0.95]'?"),
     (["model=qwen2.5-7b"], "model: no choice 'qwen2.5-7b'; did you mean model=qwen2.5-7b-instruct?"),

@@ -50,16 +50,6 @@ def test_words_of_verl_are_taken(algorithm: str) -> None:
     assert not differ
 
 
-def test_with_another_engine_each_is_answered_with_what_to_type() -> None:
-    words = ["engine=torch", "algorithm=grpo", "model=tiny", "data=reverse", f"{ROLLOUT}.n=5", f"{ROLLOUT}.mode=async"]
-    lines = {problem.where: problem.fix for problem in try_resolve(words).problems}
-    assert lines[f"{ROLLOUT}.n"] == "use sampler.n=5"
-    assert (
-        lines[f"{ROLLOUT}.mode"].endswith("leave it out, or use engine=verl, which takes it")
-        or "leave it out" in (lines[f"{ROLLOUT}.mode"])
-    )
-
-
 def test_what_is_passed_on_stands_in_one_setting() -> None:
     given = 'engine.extra=["trainer.balance_batch=True"]'
     result = try_resolve([*GRPO, given, f"{ROLLOUT}.mode=async", f"+{ROLLOUT}.engine_kwargs.vllm.a=1"])
@@ -115,16 +105,6 @@ def test_an_alpha_without_adapters_is_left_out(words: list[str]) -> None:
     assert next(one for one in found.taken if "alpha" in one.typed.text).words == ()
 
 
-@pytest.mark.parametrize(
-    ("chosen", "value"),
-    [(["algorithm=dapo"], "0"), (["algorithm.adv_estimator=grpo", f"{GROUPS}.enable=True"], "-1")],
-)
-def test_sampling_without_a_limit_is_verls(chosen: list[str], value: str) -> None:
-    found = try_resolve([*VERL, *chosen, f"{MOST}={value}"])
-    assert not found.problems and found.run
-    assert f"{MOST}={value}" in found.run.engine.extra  # type: ignore[attr-defined]
-
-
 def extra(*typed: str) -> list[str]:
     found = try_resolve([*VERL, "algorithm.adv_estimator=grpo", *typed])
     assert not found.problems and found.run, found.problems
@@ -141,10 +121,11 @@ def test_the_parts_of_a_length_penalty_stay_together() -> None:
     assert not found.problems and found.run and found.run.algorithm.overlong_buffer_len == 64  # type: ignore[attr-defined]
 
 
-def test_a_limit_of_sampling_is_passed_on_and_more_than_all_steps_is_no_share() -> None:
-    """Neither 10 steps nor ten times all of them are known to be meant."""
+@pytest.mark.parametrize("most", ["5", "0", "-1"])
+def test_a_limit_of_sampling_is_passed_on_and_more_than_all_steps_is_no_share(most: str) -> None:
+    """Neither 10 steps nor ten times all of them are known to be meant; sampling without a limit is verl's."""
     warmup = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=10"
-    assert extra(f"{GROUPS}.enable=true", f"{MOST}=5", warmup) == [f"{MOST}=5", warmup]
+    assert extra(f"{GROUPS}.enable=true", f"{MOST}={most}", warmup) == [f"{MOST}={most}", warmup]
 
 
 @pytest.mark.parametrize(

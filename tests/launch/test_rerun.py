@@ -86,6 +86,8 @@ def test_words_that_change_no_setting_are_all_refused(run: Folder) -> None:
     assert [line.split(": ")[0] for line in found.value.lines] == [
         "algorithm", "sed", "'seed=0,1'", "model._target_", "optim.lr"
     ]  # fmt: skip
+    with pytest.raises(Problems, match="brackets stand more than"):
+        rerun.prepare_rerun(run, [f"optim.betas={'[' * 700}{']' * 700}"])
 
 
 def test_other_data_is_refused_until_it_is_taken_as_it_is(run: Folder, tmp_path: Path) -> None:

@@ -7,40 +7,21 @@ as a person does.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import launch_site
 import launches
 import pytest
 from huggingface_hub import constants
-from typer.testing import CliRunner
-
-from launcher.cli.main import app
 
 CASES, HEALTHY = launches.cases(), launches.healthy()
 
 
-def in_this_process(where: Any, words: Sequence[str]) -> Any:
-    before, offline = Path.cwd(), where.env.get("HF_HUB_OFFLINE") == "1"  # which its client reads once
-    os.chdir(where.folder)
-    try:
-        with (
-            patch.dict(os.environ, where.environment(), clear=True),
-            patch.object(constants, "HF_HUB_OFFLINE", offline),
-        ):
-            ran = CliRunner().invoke(app, ["plan", "--json", *words], catch_exceptions=False)
-    finally:
-        os.chdir(before)
-    return launches.understood(ran.stdout, ran.stderr, ran.exit_code)
-
-
 def asked(*sites: Any) -> Any:
-    return launches.in_a_process if launch_site.single(*sites) else in_this_process
+    return launches.in_a_process if launch_site.single(*sites) else launches.in_this_process
 
 
 def some(cases: Sequence[Any], every: int) -> list[Any]:

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launcher.spec.reward import MAX_SCORE, Answer, Reward, Scores, is_metric_name, score_safely, to_score
+from launcher.spec.reward import (
+    MAX_SCORE,
+    Answer,
+    DetailedReward,
+    Reward,
+    Scores,
+    is_metric_name,
+    score_safely,
+    to_score,
+)
 
 
 class Gives(Reward):
@@ -64,20 +73,6 @@ def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reas
     assert to_score(value)[1] == reason
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ([1.0], "gave 1 scores for 2 answers; expected one for each"),
-        ([], "gave 0 scores for 2 answers; expected one for each"),
-        (0.5, "gave a float for scores; expected one for each answer"),
-    ],
-)
-def test_a_wrong_count_leaves_every_answer_without_a_score(given: Any, reason: str) -> None:
-    """Which score belongs to which answer cannot be known."""
-    found = score_safely(Gives(given), [Answer(""), Answer("")])
-    assert all(map(math.isnan, found.total)) and list(found.faults) == [reason] * 2
-
-
 def test_where_it_raises_only_the_answer_at_fault_is_without_a_score() -> None:
     reward = Each()
     found = score_safely(reward, [Answer(text) for text in ("1", "1 / 0", "[][0]", "0.5")])
@@ -92,32 +87,14 @@ def test_nothing_is_asked_about_nothing() -> None:
     assert reward.asked == []
 
 
-class Parted(Reward):
-    """Fake: a part for each answer, of which one is no number."""
-
-    def __init__(self, parts: Any) -> None:
-        self.parts = parts
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        raise NotImplementedError
-
-    def judge(self, answers: Sequence[Answer]) -> Scores:
-        return Scores([1.0] * len(answers), self.parts, [])
-
-
-def test_parts_are_numbers_or_nan_and_as_many_as_answers() -> None:
-    found = score_safely(Parted({"right": [1, None]}), [Answer(""), Answer("")])
-    assert found.parts["right"][0] == 1.0 and math.isnan(found.parts["right"][1])
-    assert list(found.faults) == ["", ""]
-    bad = score_safely(Parted({"right": [1]}), [Answer(""), Answer("")])
-    assert list(bad.faults) == ["gave 1 values of right for 2 answers; expected one for each"] * 2
-
-
-class Whole(Parted):
+class Judges(DetailedReward):
     """Fake: gives these scores as they are."""
 
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        return self.parts
+        return self.given
 
 
 ONES = [1.0, 1.0]
@@ -126,6 +103,10 @@ ONES = [1.0, 1.0]
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
+        (Scores([1.0]), "gave 1 scores for 2 answers; expected one for each"),  # which is of which cannot be known
+        (Scores([]), "gave 0 scores for 2 answers; expected one for each"),
+        (Scores(0.5), "gave a float for scores; expected one for each answer"),  # type: ignore[arg-type]
+        (Scores(ONES, {"a": [1]}), "gave 1 values of a for 2 answers; expected one for each"),
         (Scores(ONES, {}, [""]), "gave 1 faults for 2 answers; expected one for each"),
         (Scores(ONES, {}, None), "gave a NoneType for faults; expected one for each answer"),  # type: ignore[arg-type]
         (Scores(ONES, {"a": None}), "gave a NoneType for values of a; expected one for each answer"),  # type: ignore[dict-item]
@@ -137,9 +118,15 @@ ONES = [1.0, 1.0]
     ],
 )
 def test_what_cannot_be_read_is_a_fault_and_nothing_else(given: Any, reason: str) -> None:
-    found = score_safely(Whole(given), [Answer(""), Answer("")])
+    found = score_safely(Judges(given), [Answer(""), Answer("")])
     assert [fault.partition(" (")[0] for fault in found.faults] == [reason] * 2
     assert found.total == ONES if not reason else all(map(math.isnan, found.total))
+
+
+def test_a_part_that_is_no_number_is_nan() -> None:
+    found = score_safely(Judges(Scores(ONES, {"right": [1, None]})), [Answer(""), Answer("")])
+    assert found.parts["right"][0] == 1.0 and math.isnan(found.parts["right"][1])
+    assert list(found.faults) == ["", ""]
 
 
 @pytest.mark.parametrize(

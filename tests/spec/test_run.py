@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
+from launcher.spec.run import usual_lr
 from launcher.spec.stored import from_yaml, to_node
 
 GRPO, DPO, SFT = (f"algorithm={name} model=tiny data=reverse" for name in ("grpo", "dpo", "sft"))
@@ -31,11 +32,15 @@ TWO = f"hardware=cpu hardware.nproc_per_node=2 {EIGHT}"
     (f"{DPO} trainer.micro_batch_size_per_gpu=5", {"sequences_per_prompt": 2, "micro_batch_rows": 4}),
     (f"{DPO} trainer.micro_batch_size_per_gpu=1", {"micro_batch_rows": 2, "dropout": False}),
     (f"{SFT} trainer.micro_batch_size_per_gpu=5", {"sequences_per_prompt": 1, "micro_batch_rows": 5, "dropout": True}),
-    (f"{SFT} model.lora_rank=4", {"usual_lr": 0.005, "on_policy": True}), (SFT, {"usual_lr": 0.002}),
 ])  # fmt: skip
 def test_what_follows_from_settings(words: str, expected: dict[str, Any]) -> None:
     run = resolve(words.split())
     assert {name: getattr(run, name) for name in expected} == expected
+
+
+def test_adapters_and_small_models_learn_with_larger_rates() -> None:
+    runs = [resolve(words.split()) for words in (SFT, f"{SFT} model.lora_rank=4")]
+    assert [usual_lr(run.algorithm, run.model) for run in runs] == [0.002, 0.005]
 
 
 def test_steps_of_so_many_rows() -> None:

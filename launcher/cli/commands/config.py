@@ -150,7 +150,7 @@ def _say_difference(a: str, b: str, rows: list[differ.DiffRow], source: bool) ->
         for row in rows:
             texts = list[Cell]()
             for cell in row.cells:
-                value, origin = (written(cell.value), cell.origin) if cell else (ABSENT, "")
+                value, origin = (written(cell.value), cell.origin.where) if cell else (ABSENT, "")
                 texts += [(value, "cyan" if row.whole else ""), (origin, "dim")]
             mark = [(f"derived, {REASONS[row.name]}" if row.derived else "", "dim")] if derived else []
             cells.append([(row.name, "bold"), *(texts if source else texts[::2]), *mark])

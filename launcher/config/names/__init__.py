@@ -1,1 +1,1 @@
-"""Names that other projects use for settings of ours. Nothing here is loaded before an error is to be shown."""
+"""Names that other projects use for settings of ours. Only `values` is loaded before an error is to be shown."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from launcher.config.names.table import Translation, table
+from launcher.config.names.values import words_of_value
 from launcher.core.overrides import literal
-from launcher.spec.data import ENDINGS
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PLACEHOLDER = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 _UNSET = ("", "null", "none", "[]", "{}")
@@ -196,11 +195,8 @@ def _clip(value: str, run: RunContext) -> list[str]:
 def _dataset(value: str, run: RunContext) -> list[str]:
     """The data: files, a hub's dataset, or a choice."""
     name = value.strip("'\"")
-    if name.lower().endswith(ENDINGS):
-        return ["data=files", f"data.train_files={value}"]
-    if _HUB_ID.fullmatch(name):
-        return ["data=hub", f"data.repo={value}"]
-    return [f"data={value}"] if re.fullmatch(r"[\w.-]+", name) else ["data=files", "data.train_files=FILE"]
+    is_choice = re.fullmatch(r"[\w.-]+", name)
+    return words_of_value("data", name) or ([f"data={value}"] if is_choice else ["data=files", "data.train_files=FILE"])
 
 
 def _betas(value: str, run: RunContext) -> list[str]:
@@ -219,14 +215,14 @@ def _warmup(value: str, run: RunContext) -> list[str]:
 
 
 def _reward_functions(value: str, run: RunContext) -> list[str] | None:
-    """The user's own reward function, also by its module, or a reward model; None for a list of several."""
+    """The user's own reward function, also by its module, a reward model or a service; None for a list of several."""
     name = value.strip("'\"")
     if name.startswith("["):
         return None
     if name == "accuracy_reward":  # TRL's own
         return ["reward=math"]
-    if _HUB_ID.fullmatch(name):
-        return ["reward=model", f"reward.path={value}"]
+    if words := words_of_value("reward", name):
+        return words
     module, _, function = name.rpartition(".")
     return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
 

@@ -72,22 +72,17 @@ class Translation:
     """Our value -> verl's, where they differ; or the name of a function of the engine."""
     when: str = ""
     """The condition under which it is written."""
-    verl_engine: Mapping[str, str | None] = field(default_factory=dict)
+    verl_engine: Mapping[str, str] = field(default_factory=dict)
     """With engine=verl: verl's value (`*` any other, `?` any without a counterpart) -> what to type; `engine.extra` in
-    it passes the argument on, None refuses it."""
+    it passes the argument on."""
 
     def with_verl(self, value: str) -> str | None:
-        """What to type for a value where engine=verl is chosen. Raises `KeyError` where `tells_verl` is false."""
-        plain = value.strip("'\" ").lower()
-        return self.verl_engine[plain if plain in self.verl_engine else "*"]
+        """What to type for a value where engine=verl is chosen; None where that is as with any engine."""
+        return self.verl_engine.get(value.strip("'\" ").lower(), self.verl_engine.get("*"))
 
     def may_stand_in(self, section: str) -> bool:
         """Whether a section before its name leaves its meaning: one of SECTIONS, or the group of a setting of it."""
         return section in SECTIONS or any(name.rpartition(".")[0] == section for name in self.ours)
-
-    def tells_verl(self, value: str) -> bool:
-        """Whether `with_verl` has this value."""
-        return "*" in self.verl_engine or value.strip("'\" ").lower() in self.verl_engine
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from launcher.config import arguments
+from launcher.config import nodes
 from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import Setting, class_doc, declaration, fields_of, own_fields, settings_of, written
-from launcher.config.known import class_of
-from launcher.config.nodes import TARGET
+from launcher.config.nodes import TARGET, class_of
 from launcher.config.yaml_lines import defaults_choices, leaves
 from launcher.core.classes import add_code_dir
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
-PLAIN = (*arguments.PLAIN, "code_dir")
+PLAIN = (*nodes.PLAIN, "code_dir")
 """Settings of a run that are not config groups."""
 
 
@@ -54,12 +53,12 @@ class Section:
 
     title: str
     description: str
-    choices: list[str]
-    """The arguments that choose this class."""
-    also: list[str]
-    """Base classes whose settings it takes, too."""
     settings: list[Setting]
-    sets: Mapping[str, str]
+    choices: list[str] = field(default_factory=list)
+    """The arguments that choose this class."""
+    also: list[str] = field(default_factory=list)
+    """Base classes whose settings it takes, too."""
+    sets: Mapping[str, str] = field(default_factory=dict)
     """Full name of a setting -> the value that the choice sets; empty unless one choice was asked for."""
 
 
@@ -95,36 +94,35 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
             raise Problems(Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice"))
         add_code_dir(config_dir)
         return [_choice_section(top, _choice(top, choice, config_dir))]
-    found_sections = list(_class_sections(top, choices(top, config_dir))) if top in known else [_plain_section(top)]
-    return _filter_sections(found_sections, target, rest) if rest else found_sections
+    found = list(_class_sections(top, choices(top, config_dir))) if top in known else [_plain_section(top)]
+    return _narrow(found, target) if rest else found
 
 
-def _filter_sections(sections: list[Section], target: str, rest: str) -> list[Section]:
+def _narrow(found: list[Section], target: str) -> list[Section]:
     """The sections reduced to the setting `target` and those below it. Raises `Problems` where there is none."""
-    filtered = []
-    for section in sections:
-        settings = [setting for setting in section.settings if f"{setting.name}.".startswith(f"{target}.")]
-        if settings:
-            filtered.append(Section(section.title, "", section.choices, [], settings, {}))
-    if not filtered:
-        top = target.partition(".")[0]
-        names = {setting.name.removeprefix(f"{top}.") for section in sections for setting in section.settings}
+    top, _, rest = target.partition(".")
+    declaring = list[Section]()
+    for section in found:
+        if settings := [each for each in section.settings if f"{each.name}.".startswith(f"{target}.")]:
+            declaring.append(replace(section, description="", also=[], settings=settings))
+    if not declaring:
+        names = {setting.name.removeprefix(f"{top}.") for section in found for setting in section.settings}
         near = suggest(rest, [*names], listed="it has")
         raise Problems(Problem(target, f"{top} has no setting {rest!r}", near, "unknown-setting"))
-    return filtered
+    return declaring
 
 
 def _plain_section(name: str) -> Section:
-    settings = list(settings_of(RunSpec, "", only=[name]))
     cls = fields_of(RunSpec)[name].annotation
     message = class_doc(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
-    return Section(name, message or declaration(RunSpec, name).description, [], [], settings, {})
+    settings = list(settings_of(RunSpec, "", only=[name]))
+    return Section(name, message or declaration(RunSpec, name).description, settings)
 
 
 def _choice_section(name: str, choice: Choice) -> Section:
-    settings = list(settings_of(choice.cls, name))
     sets = {f"{name}.{key}": value for key, value in choice.sets.items()}
-    return Section(choice.cls.__name__, class_doc(choice.cls), [f"{name}={choice.name}"], [], settings, sets)
+    settings = list(settings_of(choice.cls, name))
+    return Section(choice.cls.__name__, class_doc(choice.cls), settings, [f"{name}={choice.name}"], sets=sets)
 
 
 def _class_sections(name: str, group_choices: list[Choice]) -> Iterator[Section]:
@@ -133,11 +131,10 @@ def _class_sections(name: str, group_choices: list[Choice]) -> Iterator[Section]
     bases = [cls for each in chosen for cls in each.__mro__ if own_fields(cls)]
     for cls in sorted(dict.fromkeys([*bases, *chosen]), key=lambda cls: len(cls.__mro__)):
         words = [f"{name}={choice.name}" for choice in group_choices if choice.cls is cls]
-        also = [base.__name__ for base in cls.__bases__ if fields_of(base)]
-        settings = list(settings_of(cls, name, only=own_fields(cls)))
         subclasses = [each.__name__ for each in chosen if each is not cls and issubclass(each, cls)]
         message = class_doc(cls) if words else f"Settings of {', '.join(subclasses)}."
-        yield Section(cls.__name__, message, words, also, settings, {})
+        also = [base.__name__ for base in cls.__bases__ if fields_of(base)]
+        yield Section(cls.__name__, message, list(settings_of(cls, name, only=own_fields(cls))), words, also)
 
 
 def _choice(name: str, choice: str, config_dir: Path | None) -> Choice:

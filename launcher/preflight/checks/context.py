@@ -224,14 +224,20 @@ def folder_of(run: RunSpec) -> Path:
     return root_of(run) / trainer.project_name / (trainer.experiment_name or f"{run.label}-N")
 
 
-def folder_problems(trainer: Trainer) -> list[Problem]:
-    """Why the run's folder cannot be made or used."""
-    if invisible := [letter for letter in trainer.run_root if unicodedata.category(letter) in INVISIBLE]:
+def _name_problems(root: str) -> list[Problem]:
+    """Why nothing can be a folder of that name."""
+    if invisible := [letter for letter in root if unicodedata.category(letter) in INVISIBLE]:
         got = f"contains the invisible character {invisible[0]!a}"
         return [Problem(ROOT, got, "use letters, digits and punctuation")]
-    if re.match(r"[a-z0-9+.-]+://", trainer.run_root):
-        got = f"{trainer.run_root!r} is an address, not a folder"
-        return [Problem(ROOT, got, "use a folder, such as one mounted there")]
+    if re.match(r"[a-z0-9+.-]+://", root):
+        return [Problem(ROOT, f"{root!r} is an address, not a folder", "use a folder, such as one mounted there")]
+    return []
+
+
+def folder_problems(trainer: Trainer) -> list[Problem]:
+    """Why the run's folder cannot be made or used."""
+    if problems := _name_problems(trainer.run_root):
+        return problems
     shown = Path(trainer.run_root) / trainer.project_name / (trainer.experiment_name or "")
     try:
         folder = shown.expanduser().absolute()

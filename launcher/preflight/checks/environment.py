@@ -218,11 +218,7 @@ def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
             continue
         player.tried.append(played)
         scores[what] = played.final.reward
-        limit = player.environment.max_result_characters
-        for use in (use for observation in played.observations for use in observation.uses):
-            if len(use.result) >= limit:
-                got = f"tool {use.name} gives more than {limit:,} characters, which are cut"
-                yield CheckResult("WARN", "environment.max_result_characters", got, "let it give less at once")
+        yield from _check_results(player.environment, played)
     if slow := [played for played in player.tried[1:] if played.row is row and played.seconds > SLOW_S]:
         got = f"{slow[0].where} takes {slow[0].seconds:.0f} s"  # the very first starts a process
         yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
@@ -231,6 +227,15 @@ def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
     if unscored and len(unscored) < len(scores):
         fix = "let reward return a number for every answer: None leaves it to the run's reward, which has another scale"
         yield CheckResult("FAIL", "environment", f"{row.where}: {unscored[0]} has the reward None", fix)
+
+
+def _check_results(environment: Environment, played: Played) -> Iterator[CheckResult]:
+    """Warn of tools whose results are cut."""
+    limit = environment.max_result_characters
+    for use in (use for observation in played.observations for use in observation.uses):
+        if len(use.result) >= limit:
+            got = f"tool {use.name} gives more than {limit:,} characters, which are cut"
+            yield CheckResult("WARN", "environment.max_result_characters", got, "let it give less at once")
 
 
 def _check_repeats(player: Player) -> Iterator[CheckResult]:

@@ -9,7 +9,7 @@ from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import Problem
 from launcher.models import size
 from launcher.preflight.checks.context import Context
-from launcher.spec.run import CriticOptim, Optim, RunSpec
+from launcher.spec.run import CriticOptim, Optim, RunSpec, usual_critic_lr, usual_lr
 
 TOO_HIGH, TOO_LOW = 30, 1 / 150
 """Multiples of the usual learning rate beyond which language models are ruined, or hardly change."""
@@ -32,9 +32,10 @@ def check(context: Context) -> Iterator[CheckResult]:
         yield from from_problems(_equal_rewards(run))
         yield from from_problems(_extreme_sampling(run), "WARN")
     yield from from_problems(run.algorithm.doubts(), "WARN")
-    yield from from_problems(_optim(run, "optim", run.optim, run.usual_lr, run.model.lora_rank), "WARN")
+    usual = usual_lr(run.algorithm, run.model)
+    yield from from_problems(_optim(run, "optim", run.optim, usual, run.model.lora_rank), "WARN")
     if run.has_critic:
-        yield from from_problems(_optim(run, "critic.optim", run.critic.optim, run.usual_critic_lr, 0), "WARN")
+        yield from from_problems(_optim(run, "critic.optim", run.critic.optim, usual_critic_lr(run.model), 0), "WARN")
 
 
 def _equal_rewards(run: RunSpec) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from launcher.core.check_result import CheckResult, Level, from_problems
@@ -58,18 +59,22 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
             facts += text.facts(first)
             is_templated = text.templated()
             facts += () if is_templated else _without_template(run, rows)
-            if run.engine.picks_tokenizer and (other := text.first_split_difference(first)):
-                message = f"its tokenizer_config.json names a class that splits {short_repr(other, 40)} otherwise than"
-                fix = "use a folder whose tokenizer_class fits its tokenizer.json, such as PreTrainedTokenizerFast"
-                facts.append(CheckResult("WARN", "model.path", f"{message} {TOKENIZER}; this engine takes it", fix))
+            facts += _check_class(text, first) if run.engine.picks_tokenizer else ()
             if run.engine.writes_by_turn and run.algorithm.data == "answers" and is_templated:
                 differs_by_turn = text.differs_by_turn(first)
-            for split, split_rows in (("train", train), ("val", val)):
-                checked, left_out = _check_tokens(run, text, split, split_rows)
-                results, filtered = [*results, *checked], left_out if split == "train" else filtered
+            results, filtered = _check_tokens(run, text, "train", train)
+            results += _check_tokens(run, text, "val", val)[0]
         except Problems as problems:
             facts += from_problems(problems.problems)
     return LengthReport(results, filtered, facts, differs_by_turn)
+
+
+def _check_class(text: TextProcess, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Warn of a tokenizer class, which this engine takes, that splits the rows otherwise than tokenizer.json."""
+    if other := text.first_split_difference(rows):
+        message = f"its tokenizer_config.json names a class that splits {short_repr(other, 40)} otherwise than"
+        fix = "use a folder whose tokenizer_class fits its tokenizer.json, such as PreTrainedTokenizerFast"
+        yield CheckResult("WARN", "model.path", f"{message} {TOKENIZER}; this engine takes it", fix)
 
 
 def as_tokens(run: RunSpec, rows: Sequence[Row]) -> list[list[dict[str, Any]]]:
@@ -224,26 +229,35 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: str, every: Sequence[R
     left out for their length."""
     if not every:
         return [], 0
-    limits, is_sampled = _limits(run), split == "val" and run.algorithm.sampled
-    counted = _count_longest(limits, text, "prompts" if is_sampled else run.algorithm.data, every)
+    kind: Kind = "prompts" if split == "val" and run.algorithm.sampled else run.algorithm.data
+    limits = _limits(run)
+    counted = _count_longest(limits, text, kind, every)
     counts = {index: count for index, count in counted.items() if not isinstance(count, str)}
     if unwritable := [(every[index], count) for index, count in counted.items() if isinstance(count, str)]:
-        row, reason = unwritable[0]
-        action = "learned from" if reason == EQUAL else "written with the model's chat template"
-        message = f"{len(unwritable):,} rows cannot be {action}, the first: {reason}"
-        where = "model.path" if not counts and "the chat template fails" in reason else row.where
-        level: Level = "WARN" if run.data.on_bad_row == "skip" and counts else "FAIL"
-        return [CheckResult(level, where, message, _template_fix(unwritable))], 0
+        return [_report_unwritable(run, unwritable, bool(counts))], 0
     scope = f"{len(counts):,} {split}" if len(counts) == len(every) else f"the {len(counts):,} longest {split}"
-    results = [*_over_limits(run, limits, scope, every, counts)]
-    if not results:
-        longest = [(limit.what, max(map(limit.of, counts.values()))) for limit in limits]
-        summary = " and ".join(f"{what}s of at most {tokens}" for what, tokens in longest if tokens)
-        results.append(CheckResult("OK", f"lengths {split}", f"{summary} tokens"))
+    within = CheckResult("OK", f"lengths {split}", f"{_summarize(limits, [*counts.values()])} tokens")
+    results = [*_over_limits(run, limits, scope, every, counts)] or [within]
     if n_split := sum(count[2] > 1 for count in counts.values()):
         results.append(CheckResult("OK", f"sequences {split}", several_sequences(n_split, len(counts))))
     filters = run.data.truncation == "filter" and not run.shares_length
-    return results, sum(_is_over(limits, count) for count in counts.values()) if filters else 0
+    return results, filters * sum(map(partial(_is_over, limits), counts.values()))
+
+
+def _summarize(limits: Sequence[_Limit], counts: Sequence[Sequence[int]]) -> str:
+    """`prompts of at most 20 and responses of at most 7`"""
+    longest = ((limit.what, max(map(limit.of, counts))) for limit in limits)
+    return " and ".join(f"{what}s of at most {tokens}" for what, tokens in longest if tokens)
+
+
+def _report_unwritable(run: RunSpec, unwritable: Sequence[tuple[Row, str]], others: bool) -> CheckResult:
+    """What says that rows cannot be written for the model; `others`: whether some can."""
+    row, reason = unwritable[0]
+    action = "learned from" if reason == EQUAL else "written with the model's chat template"
+    message = f"{len(unwritable):,} rows cannot be {action}, the first: {reason}"
+    where = "model.path" if not others and "the chat template fails" in reason else row.where
+    level: Level = "WARN" if run.data.on_bad_row == "skip" and others else "FAIL"
+    return CheckResult(level, where, message, _template_fix(unwritable))
 
 
 def _is_over(limits: Sequence[_Limit], count: Sequence[int]) -> bool:

@@ -201,12 +201,7 @@ def _fit_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> 
     """The run with the largest parts that fit, and the settings that became smaller; None where none fits."""
     if _run_fits(run, limit_bytes):
         return run, {}
-    micro = MICRO, 1, min(run.trainer.micro_batch_size_per_gpu, max(run.sequences_per_update, 1))
-    if run.trainer.max_tokens_per_gpu:
-        pairs = 2 if run.algorithm.data == "pairs" else 1
-        micro = TOKENS, run.max_sequence_length * pairs, run.trainer.max_tokens_per_gpu
-    ranges = [micro, (DECODED, run.sampler.n, run.sampler.max_num_seqs), (JUDGED, 1, run.data.val_batch_size)]
-    ranges = [(name, min(low, high), high) for name, low, high in ranges if free is None or name in free]
+    ranges = [(name, min(low, high), high) for name, low, high in _part_ranges(run) if free is None or name in free]
     smallest = with_settings(run, tuple((name, low) for name, low, _ in ranges))
     if smallest is None or not _run_fits(smallest, limit_bytes):
         return None
@@ -220,6 +215,15 @@ def _fit_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> 
             parts[name] = value
         fitting = with_settings(fitting, ((name, value),)) or fitting
     return fitting, parts
+
+
+def _part_ranges(run: RunSpec) -> list[tuple[str, int, int]]:
+    """The settings of parts that are computed at a time, with the least and the most of each."""
+    micro = MICRO, 1, min(run.trainer.micro_batch_size_per_gpu, max(run.sequences_per_update, 1))
+    if run.trainer.max_tokens_per_gpu:
+        pairs = 2 if run.algorithm.data == "pairs" else 1
+        micro = TOKENS, run.max_sequence_length * pairs, run.trainer.max_tokens_per_gpu
+    return [micro, (DECODED, run.sampler.n, run.sampler.max_num_seqs), (JUDGED, 1, run.data.val_batch_size)]
 
 
 def _small_parts_factor(run: RunSpec) -> float:

@@ -47,12 +47,19 @@ def _policy(context: Context) -> Iterator[CheckResult]:
             yield from from_problems(problems.problems)
             return
         yield from _check_folder(model, folder)
-        shapes = weights.shapes(folder)
-        matrices = (name for name, of in (shapes or {}).items() if name.endswith(".weight") and len(of) == 2)
-        layers = None if shapes is None else tuple(name.removesuffix(".weight") for name in matrices)
+        layers = _matrices_of(folder)
     yield from _check_tied(model, folder) or _check_targets(context.run, layers)
     positions = f", {model.positions:,} positions" if model.positions else ""
     yield CheckResult("OK", "model", f"{name}{positions}")
+
+
+def _matrices_of(folder: Path) -> tuple[str, ...] | None:
+    """Full names of the layers whose weights are matrices; None where they are not known."""
+    shapes = weights.shapes(folder)
+    if shapes is None:
+        return None
+    matrices = (name for name, of in shapes.items() if name.endswith(".weight") and len(of) == 2)
+    return tuple(name.removesuffix(".weight") for name in matrices)
 
 
 def _not_downloaded(model: Pretrained, name: str, level: Level) -> Iterator[CheckResult]:

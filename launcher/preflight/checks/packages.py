@@ -62,11 +62,15 @@ def check_packages(name: str = OURS) -> list[CheckResult]:
     if not unmet:
         shown = ", ".join(f"{package} {versions[package]}" for package in SHOWN if package in versions)
         unmet = [CheckResult("OK", "packages", f"{len(versions)} packages are compatible: {shown}")]
-    version, wanted = platform.python_version(), ours.metadata["Requires-Python"] or ""
+    return [_check_python(ours.metadata["Requires-Python"] or ""), *unmet]
+
+
+def _check_python(wanted: str) -> CheckResult:
+    """Whether this Python is one of those `wanted`."""
+    version = platform.python_version()
     if SpecifierSet(wanted).contains(version, prereleases=True):
-        return [CheckResult("OK", "python", version), *unmet]
-    message = f"is {version}, and {wanted} is needed"
-    return [CheckResult("FAIL", "python", message, f"use python {wanted}"), *unmet]
+        return CheckResult("OK", "python", version)
+    return CheckResult("FAIL", "python", f"is {version}, and {wanted} is needed", f"use python {wanted}")
 
 
 def _installed(name: str) -> Distribution | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
@@ -172,17 +172,21 @@ def _check_kind(trial: RewardTrial, kind: str) -> CheckResult | None:
         level: Level = "FAIL" if kind == "gold" else "WARN"  # answers without a score are only left out
         fault = next(one.fault for one in trial.scored if one.kind == kind)
         return CheckResult(level, "reward", f"{reward} scores {KINDS[kind].name or right_answers} not at all, {fault}")
-    pairs = [(right[row], score) for row, score in scores.items() if row in right]
-    pairs = [pair for pair in pairs if not math.isnan(sum(pair))]
-    if not pairs or kind == "gold":
-        return None
-    high, low = map(fmean, zip(*pairs, strict=True))
-    if high > low and not math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-9):
+    high, low = _compare_means(right, scores)
+    if kind == "gold" or math.isnan(high) or (high > low and not math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-9)):
         return None
     level = "FAIL" if trial.known or (kind == "empty" and trial.reward.cheap) else "WARN"
     got = f"{reward} scores {right_answers} {compact(high)} on average"
     got = f"{got} and {KINDS[kind].name} {compact(low)}, so {KINDS[kind].learnt}"
     return CheckResult(level, "reward", got, _fix(trial))
+
+
+def _compare_means(right: Mapping[int, float], scores: Mapping[int, float]) -> tuple[float, float]:
+    """Mean scores of right answers and of others over the rows where both have one; NaN without such a row."""
+    pairs = [(right[row], score) for row, score in scores.items() if row in right]
+    pairs = [pair for pair in pairs if not math.isnan(sum(pair))] or [(math.nan, math.nan)]
+    high, low = map(fmean, zip(*pairs, strict=True))
+    return high, low
 
 
 def _fix(trial: RewardTrial) -> str:

@@ -140,9 +140,8 @@ def get_config(run: UsesOwnRun) -> Json:
     """Every setting and where its value is from."""
     side = _settings_side(run)
     rows = [
-        {"setting": name, "group": whole, "value": value, "origin": side.origins[name].where}
-        for whole, values in ((True, side.classes), (False, side.values))
-        for name, value in values.items()
+        {"setting": name, "group": cell.is_class, "value": cell.value, "origin": cell.origin.where}
+        for name, cell in side.cells.items()
     ]
     settings = sorted(rows, key=lambda row: (row["setting"], not row["group"]))
     return Json({"settings": settings, "arguments": typed_of_run(run.folder)})
