@@ -36,12 +36,10 @@ def problems(folder: Path, base: Path | None = None) -> list[Problem]:
 def tied_problems(targets: str | Sequence[str] | None, base: Path | None, tied: bool = False) -> list[Problem]:
     """Problems of adapters on an embedding that is tied to the output layer: merging would change both. `tied` is what
     is known without the folder of the weights."""
-    rows = ["model.embed_tokens"]  # names of the matrices with a row for each token
+    rows = ["model.embed_tokens"]
     if base:
-        node, shapes = config.read(base) or {}, weights.shapes(base) or {}
-        outside = {name: shape for name, shape in shapes.items() if not re.search(r"\.\d+\.", name)}  # outside layers
-        n_tokens = node.get("vocab_size")
-        rows = [name.removesuffix(".weight") for name, shape in outside.items() if shape[:1] == (n_tokens,)]
+        node = config.read(base) or {}
+        rows = _find_token_rows(base, node.get("vocab_size"))
         tied = tied or bool(node.get("tie_word_embeddings")) or len(rows) == 1
     if targets in (None, "all-linear") or not tied:
         return []
@@ -51,6 +49,13 @@ def tied_problems(targets: str | Sequence[str] | None, base: Path | None, tied: 
         return []
     got = f"{', '.join(shared)} is of one matrix that is embedding and output layer (tied), so adapters of it cannot be"
     return [Problem("", f"{got} merged", "leave it out of target_modules", "not-supported")] if shared else []
+
+
+def _find_token_rows(base: Path, n_tokens: object) -> list[str]:
+    """Names of the matrices outside the layers that have a row for each token."""
+    shapes = weights.shapes(base) or {}
+    outside = {name: shape for name, shape in shapes.items() if not re.search(r"\.\d+\.", name)}
+    return [name.removesuffix(".weight") for name, shape in outside.items() if shape[:1] == (n_tokens,)]
 
 
 def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:

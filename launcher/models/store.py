@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -98,10 +98,13 @@ def _files_to_download(listed: Listing) -> list[RemoteFile]:
             got = f"needs Python code that comes with it ({short_repr(code)}), which is never downloaded"
             fix = "use a model that transformers knows, or set model.trust_remote_code=true in a run"
             raise Problems(Problem(where, got, fix, "not-supported"))
-        index = (folder / weights.INDEX).read_bytes() if sharded else b""
-    if not sharded:
-        return [*texts, weight]
-    if faults := weights.index_faults(index, {file.path for file in listed.files}):
+        shards = _find_shards((folder / weights.INDEX).read_bytes(), by_path, where) if sharded else []
+    return [*texts, weight, *shards]
+
+
+def _find_shards(index: bytes, by_path: Mapping[str, RemoteFile], where: str) -> list[RemoteFile]:
+    """The files of weights that the index names. Raises `Problems` where it is damaged or a file is missing."""
+    if faults := weights.index_faults(index, set(by_path)):
         raise Problems(problem.within(f"{where}: {weights.INDEX}") for problem in faults)
     shards = set(weights.shards_of(index)[0])
-    return [*texts, weight, *(file for file in listed.files if file.path in shards)]
+    return [file for path, file in by_path.items() if path in shards]

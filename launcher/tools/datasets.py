@@ -83,11 +83,13 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     if not algorithm:
         algorithm = [_ALGORITHMS[kind or _held_kind(what, words, config_dir)]]
     run = resolve([*algorithm, *words], config_dir)
-    name = what
-    if data_words[0] == "data=files":
-        ending = next((ending for ending in ENDINGS if what.lower().endswith(ending)), "")
-        name = Path(what).name[: -len(ending) or None]
+    name = _strip_ending(Path(what).name) if data_words[0] == "data=files" else what
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model)
+
+
+def _strip_ending(file: str) -> str:
+    """The file's name without the ending of its format."""
+    return next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
 
 
 def _choice_words(what: str, config_dir: Path | None) -> list[str]:
@@ -133,10 +135,7 @@ def unread(found: Chosen, watch: OnDataProgress) -> list[CheckResult]:
 
 def inspect_rows(file: str, settings: Files) -> Kind:
     """The kind of a file's first rows, read with `settings`. Raises `Problems` where they are of none."""
-    first = list(islice(read_rows(file), LOOKED_AT))
-    if not (rows := [row for row in first if isinstance(row, RawRow)]):
-        reason = f": {first[0].reason}" if first and isinstance(first[0], RefusedRow) else ""
-        raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
+    rows = _read_first(file)
     if paired := sum(_has(row, "chosen", "rejected") for row in rows):
         return "pairs" if paired == len(rows) else "mixed"
     graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in rows)
@@ -145,6 +144,15 @@ def inspect_rows(file: str, settings: Files) -> Kind:
     if isinstance(as_answers, RefusedRow) and isinstance(as_prompts, RefusedRow):
         raise Problems(Problem(as_answers.where, as_answers.reason, "use prompt and response", "bad-row"))
     return "prompts" if graded or isinstance(as_answers, RefusedRow) else "answers"
+
+
+def _read_first(file: str) -> list[RawRow]:
+    """The readable ones of a file's first rows. Raises `Problems` where there is none."""
+    first = list(islice(read_rows(file), LOOKED_AT))
+    if not (rows := [row for row in first if isinstance(row, RawRow)]):
+        reason = f": {first[0].reason}" if first and isinstance(first[0], RefusedRow) else ""
+        raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
+    return rows
 
 
 def _has(row: RawRow, *keys: str) -> bool:

@@ -90,14 +90,18 @@ def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, polic
         if changed or (not expected and faults(one.path)):
             where = str(policy.path / changed[0]) if changed else str(one.path)
             raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))
-        base = None
-        if policy.is_adapter:
-            beside = (policy.path / "base").is_dir()
-            base = "the folder `base` beside it" if beside else f"`{policy.config.get('base_model_name_or_path')}`"
-        (draft / README).write_text(redact(_card(run, one, base)), encoding="utf-8")
+        (draft / README).write_text(redact(_card(run, one, _describe_base(policy))), encoding="utf-8")
         count = sum(len(tensors(path.parent, [path.name])) for path in weights)
         written = sum(path.stat().st_size for path in weights)
     return Exported(out, count, written, digests, (), one.step, policy.is_adapter)
+
+
+def _describe_base(policy: ModelFolder) -> str | None:
+    """Where the base of an adapter is; None for a whole model."""
+    if not policy.is_adapter:
+        return None
+    beside = (policy.path / "base").is_dir()
+    return "the folder `base` beside it" if beside else f"`{policy.config.get('base_model_name_or_path')}`"
 
 
 def _card(run: Folder, one: Kept, base: str | None) -> str:

@@ -48,11 +48,8 @@ def choose(
     if run:
         kept = _checkpoint(run, step, best)
         label, folder = f"{run.name}, step {kept.step}", FORMAT.policy_path(kept.path)
-        names = ("chat_template", "template_args", "max_response_length")
-        template, args, longest = (kept_checkpoints.stored_setting(run, "data", each) for each in names)
-        args = args if isinstance(args, dict) else {}
-        chat_template: Literal["never", "auto"] = "never" if template == "never" else "auto"
-        data = Files(chat_template=chat_template, template_args=args | dict(template_args or {}))
+        data = _read_template(run, data.template_args)
+        longest = kept_checkpoints.stored_setting(run, "data", "max_response_length")
         usual = longest if isinstance(longest, int) and longest > 0 else None
         trust = trust or kept_checkpoints.stored_setting(run, "model", "trust_remote_code") is True
     elif step is not None or best:
@@ -67,6 +64,14 @@ def choose(
     if problems := Pretrained(path=str(folder), trust_remote_code=trust).problems():
         raise Problems(replace(problem, where=label) for problem in problems)
     return AnsweringModel(label, folder, data, trust, usual)
+
+
+def _read_template(run: Folder, template_args: Mapping[str, Any]) -> Files:
+    """How the run wrote its prompts, with `template_args` before its own."""
+    template, args = (kept_checkpoints.stored_setting(run, "data", name) for name in ("chat_template", "template_args"))
+    chat_template: Literal["never", "auto"] = "never" if template == "never" else "auto"
+    own_args = args if isinstance(args, dict) else {}
+    return Files(chat_template=chat_template, template_args={**own_args, **template_args})
 
 
 def read_args(text: str | None) -> dict[str, Any]:

@@ -73,18 +73,7 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     if problems := [*run.data.problems(), *run.reward.problems()]:
         raise Problems(problems)
     run = replace(run, data=run.data.fetched(watch))
-    row_kind: Kind = run.algorithm.data if run.algorithm.sampled else "prompts"
-    rows, refused = list[Row](), list[RefusedRow]()
-    for row in run.data.read("train", row_kind):
-        if isinstance(row, RefusedRow):
-            refused.append(row)
-        elif needs_rollout(row, "train", row_kind):
-            rows.append(row)
-        if len(rows) == count:
-            break
-    if not rows:
-        bad_rows = [Problem(row.where, row.reason, code="bad-row") for row in refused[:SHOWN]]
-        raise Problems(bad_rows or Problem("data", "no row has a prompt", "use rows with prompts", "bad-row"))
+    rows, refused = _read_rows(run, count)
     reward, name = run.engine.reward(run), type(run.reward).__name__
     score_safely(reward, [make_answer(rows[0])])  # loading at the first answer does not count as its time
     trial = RewardTrial(reward, [make_answer(row) for row in rows])
@@ -100,6 +89,23 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
         seconds[math.ceil(len(seconds) * 0.95) - 1], tuple(faults[:SHOWN]),
         tuple(f"{row.where}: {row.reason}" for row in refused[:SHOWN]), tuple(wrong),
     )  # fmt: skip
+
+
+def _read_rows(run: RunSpec, count: int) -> tuple[list[Row], list[RefusedRow]]:
+    """The first `count` rows with a prompt, and the refused rows before the last. Raises `Problems` without any."""
+    kind: Kind = run.algorithm.data if run.algorithm.sampled else "prompts"
+    rows, refused = list[Row](), list[RefusedRow]()
+    for row in run.data.read("train", kind):
+        if isinstance(row, RefusedRow):
+            refused.append(row)
+        elif needs_rollout(row, "train", kind):
+            rows.append(row)
+        if len(rows) == count:
+            break
+    if not rows:
+        bad_rows = [Problem(row.where, row.reason, code="bad-row") for row in refused[:SHOWN]]
+        raise Problems(bad_rows or Problem("data", "no row has a prompt", "use rows with prompts", "bad-row"))
+    return rows, refused
 
 
 def _judge(trial: RewardTrial) -> list[str]:

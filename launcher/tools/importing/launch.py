@@ -113,6 +113,30 @@ def import_launch(launch: Launch, placeholders: Sequence[str] = ()) -> ImportedL
 
 
 def _import_training(imported: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
+    words, renamed, config, known = _compose_launch(imported, program, placeholders)
+    extra = _find_model_words(renamed, config)
+    words += [word for word, new in renamed.items() if word not in extra and (new or key_of(word) in table().named)]
+    words += [f"{EXTRA}={literal([*extra.values()])}"] if extra else []
+    given = {key_of(word) for word in [*words, *renamed.values()]}
+    words = ["engine=verl", *_choices(program, given, config), *_environment(imported, placeholders), *words]
+    typed = [SourcedOverride(word, f"{imported.name}: {word}", "recipe") for word in words]
+    found, added = _with_defaults(typed, _list_defaults(config, given, bool(extra)))
+    found = _pass_on(imported, found, config, known)
+    imported.run = found.run
+    imported.problems = [*dict.fromkeys([*imported.problems, *(one.within(imported.name) for one in found.problems)])]
+    imported.changes += [Replacement(one.typed.text, one.message) for one in found.taken if one.typed.text not in added]
+    without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
+    for word in _recipe_arguments(found, resolve_request(RunRequest(without_defaults)).run):
+        imported.arguments.append(word.text)
+        if word.where.startswith(DEFAULT):
+            default = word.where.removeprefix(f"{DEFAULT}: ")
+            imported.changes.append(Replacement(default, f"{DEFAULT}, said as {word.text}"))
+
+
+def _compose_launch(
+    imported: ImportedLaunch, program: Program, placeholders: Sequence[str]
+) -> tuple[list[str], dict[str, str], Mapping[str, Any], Set[str]]:
+    """Our words for verl's backend, today's words by the script's, verl's config, and the keys of verl's own files."""
     known_words = _drop_unknown(imported, _without_flags(imported, program), placeholders)
     chosen, others = _split_choices(imported, _with_missing(imported, known_words, program), program)
     choosing = [*(word for word in others if word.startswith("-")), *chosen]
@@ -122,38 +146,26 @@ def _import_training(imported: ImportedLaunch, program: Program, placeholders: S
     result = compose([*choosing, *filter(None, new_words)], program)
     imported.problems += [one.within(imported.name) for one in problems if not table().named.get(one.where)]
     imported.problems += [one.within(imported.name) for one in result.problems if one.code != "conflicting-settings"]
-
-    renamed = dict(zip(settings, new_words, strict=True))
-    reward = result.config.get("reward") or {}
-    scores_with_model = reward.get("reward_model", {}).get("enable")  # then the function is the run's reward
-    passes_on = scores_with_model and reward.get("custom_reward_function", {}).get("path")
-    extra = {word: new for word, new in renamed.items() if passes_on and key_of(new).startswith(REWARD_MODEL)}
-    is_known = {word: bool(new) or key_of(word) in table().named for word, new in renamed.items()}  # by verl, or by us
     words = list(chosen) if program == "ppo" else []  # another `model_engine` is passed on
     if any(word.endswith("megatron") for word in chosen):
         words = ["engine.strategy=megatron"]
-    words += [word for word in renamed if word not in extra and is_known[word]]
-    words += [f"{EXTRA}={literal([*extra.values()])}"] if extra else []
-    given = {key_of(word) for word in [*words, *new_words]}
-    implied = [
+    return words, dict(zip(settings, new_words, strict=True)), result.config, own_config.keys()
+
+
+def _find_model_words(renamed: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+    """The words for a reward model to pass on, by the script's: with a function, that function is the run's reward."""
+    reward = config.get("reward") or {}
+    passes_on = reward.get("reward_model", {}).get("enable") and reward.get("custom_reward_function", {}).get("path")
+    return {word: new for word, new in renamed.items() if passes_on and key_of(new).startswith(REWARD_MODEL)}
+
+
+def _list_defaults(config: Mapping[str, Any], given: Set[str], passes_on_model: bool) -> list[str]:
+    """Verl's values of the keys that are not given, as arguments, where a setting of ours stands for the key."""
+    return [
         argument_of(key, value)
-        for key, value in walk(result.config, lists=False)
-        if key not in given and _has_counterpart(key, value) and not (extra and key.startswith(REWARD_MODEL))
+        for key, value in walk(config, lists=False)
+        if key not in given and _has_counterpart(key, value) and not (passes_on_model and key.startswith(REWARD_MODEL))
     ]
-    words = ["engine=verl", *_choices(program, given, result.config), *_environment(imported, placeholders), *words]
-    typed = [SourcedOverride(word, f"{imported.name}: {word}", "recipe") for word in words]
-    found, added = _with_defaults(typed, implied)
-    found = _pass_on(imported, found, result.config, own_config.keys())
-    imported.run = found.run
-    imported.problems = [*dict.fromkeys([*imported.problems, *(one.within(imported.name) for one in found.problems)])]
-    without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
-    arguments = _recipe_arguments(found, resolve_request(RunRequest(without_defaults)).run)
-    imported.arguments = [word.text for word in arguments]
-    imported.changes += [Replacement(one.typed.text, one.message) for one in found.taken if one.typed.text not in added]
-    imported.changes += [
-        Replacement(word.where.removeprefix(f"{DEFAULT}: "), f"{DEFAULT}, said as {word.text}")
-        for word in arguments if word.where.startswith(DEFAULT)
-    ]  # fmt: skip
 
 
 def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> tuple[Resolution, list[str]]:
@@ -166,13 +178,13 @@ def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> 
         wrong_keys = {problem.where for problem in resolved.problems}
         if resolved.run:
             wrong_keys |= {result.subject for result in unread.check(Context(resolved.run, here=False))}
-        removed = [
+        kept = [
             word for word in remaining
-            if EXTRA in (ours := new_words.get(word, (word,))) or wrong_keys & {key_of(word), *map(key_of, ours)}
+            if EXTRA not in (ours := new_words.get(word, (word,))) and wrong_keys.isdisjoint(map(key_of, [word, *ours]))
         ]  # fmt: skip
-        if not removed:
+        if kept == remaining:
             break
-        remaining = [word for word in remaining if word not in removed]
+        remaining = kept
     return resolved, remaining
 
 

@@ -89,10 +89,7 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     method, problems = _parse_method(request)
     given = [*request.models, *([request.base] if request.base else [])]
     models, unusable = _open_models(given, adapters=False, fix="use --method lora to make it a model")
-    paths = [model.path.resolve() for model in models]
-    repeated = [model for index, model in enumerate(models) if paths[index] in paths[:index]]
-    problems += unusable + [Problem(model.given, "is given twice", "give each model once") for model in repeated]
-    problems += [difference for model in models[1:] for difference in find_differences(models[0], model)]
+    problems += unusable + _compare_models(models)
     formats = {
         name: DTYPES[FORMATS.get(request.dtype, tensor.dtype) if tensor.is_float else tensor.dtype]
         for name, tensor in (models[0].tensors if models else {}).items()
@@ -115,6 +112,14 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
             config["torch_dtype" if "torch_dtype" in config else "dtype"] = request.dtype
         write_json(draft / CONFIG, config)
         return _finish(request, draft, dict(zip(roles, models, strict=False)), asdict(method))
+
+
+def _compare_models(models: Sequence[ModelFolder]) -> list[Problem]:
+    """Why the models cannot be mixed with each other."""
+    paths = [model.path.resolve() for model in models]
+    repeated = [model for index, model in enumerate(models) if paths[index] in paths[:index]]
+    problems = [Problem(model.given, "is given twice", "give each model once") for model in repeated]
+    return problems + [difference for model in models[1:] for difference in find_differences(models[0], model)]
 
 
 def _parse_method(request: MergeRequest) -> tuple[Method, list[Problem]]:
@@ -185,11 +190,15 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         copy_neighbours(base.path, draft)
         copy_neighbours(adapter.path, draft, only_tokenizer=True)
         show("writing", size, size)
-        written, notes = open_model(str(draft)).tensors, list[Problem]()
-        if lost := [name for name in base.tensors if name not in written]:
-            got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
-            notes.append(Problem(base.given, got, "add them from the base if they are needed"))
-        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, notes)
+        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, _note_lost(draft, base))
+
+
+def _note_lost(draft: Path, base: ModelFolder) -> list[Problem]:
+    """A note on the tensors of the base that the written model lacks; none where it has all."""
+    written = open_model(str(draft)).tensors
+    lost = [name for name in base.tensors if name not in written]
+    got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
+    return [Problem(base.given, got, "add them from the base if they are needed")] if lost else []
 
 
 def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
