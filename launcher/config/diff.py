@@ -124,9 +124,9 @@ def side_of_run(name: str, spec: Path, words: Path) -> Side:
     fitted = REASONS.keys() if typed[:2] == ["rlrun", "train"] and all("=" in word for word in typed[2:]) else ()
     cells = dict[str, Cell]()
     for key, leaf in leaves(spec).items():
-        name, is_class = key.removesuffix(f".{TARGET}"), key.endswith(f".{TARGET}")
+        setting, is_class = key.removesuffix(f".{TARGET}"), key.endswith(f".{TARGET}")
         origin = by_key.get(key) or Origin("default" if key in fitted else "run", f"{spec}:{leaf.line}")
-        cells[name] = Cell(str(leaf.value).rpartition(".")[2] if is_class else leaf.value, origin, is_class)
+        cells[setting] = Cell(str(leaf.value).rpartition(".")[2] if is_class else leaf.value, origin, is_class)
     return Side(name, cells)
 
 

@@ -208,10 +208,11 @@ class Suggester:
         return self._suggest(one, f"use {shell_text(words)}", got, words)
 
     def _likeness(self, typed: str, name: str) -> float:
-        """Similarity of a typed name and a setting, 0 to 1. Settings of other choices, where their group is not typed,
-        are compared by their last parts only, and rank after those of the run."""
+        """Similarity of a typed name and a setting, 0 to 1. Settings of other choices are compared by their last parts
+        only, and rank after those of the run, where their group is not typed, or a part of it that has its own."""
         (place, _, leaf), top = typed.rpartition("."), name.partition(".")[0]
-        if self._has(name) or place.partition(".")[0] == top:
+        is_in_group = place.partition(".")[0] == top and typed.count(".") <= name.count(".")
+        if self._has(name) or is_in_group:
             return _likeness(typed, name)
         return 0.9 * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
 

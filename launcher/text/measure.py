@@ -371,9 +371,9 @@ def _lost_turns(written: Sequence[WrittenRow], file: Path) -> Iterator[CheckResu
            [(each.row, each.before, each.opening) for each in written]) for role in ("system", "user")),
     ]  # fmt: skip
     for what, effect, fix, role, cases in parts:
-        said = [(row, contents, text) for row, turns, text in cases if (contents := _contents(turns, role))]
-        lost = [row for row, contents, text in said if not all(_has_most_words(text, each) for each in contents)]
-        yield from _loss(f"the chat template leaves out {what}", lost, said, fix, effect)
+        present = [(row, contents, text) for row, turns, text in cases if (contents := _contents(turns, role))]
+        lost = [row for row, contents, text in present if not all(_has_most_words(text, each) for each in contents)]
+        yield from _loss(f"the chat template leaves out {what}", lost, present, fix, effect)
 
 
 def _lost_arguments(encoder: Encoder, written: Sequence[WrittenRow]) -> Iterator[CheckResult]:

@@ -108,12 +108,11 @@ def test_what_the_script_is_given_and_what_only_running_could_tell(folder: Path)
 
 def test_what_cannot_be_taken_over_is_refused_with_its_line(folder: Path) -> None:
     """And stands in the recipe all the same."""
-    wrong = GRPO.replace("rollout.n=5", "rollout.nn=5").replace("$@", "trainer.resume_mode=never template=chat")
+    wrong = GRPO.replace("rollout.n=5", "rollout.nn=5").replace("$@", "template=chat")
     made, other = of_text(folder, f"{wrong}python3 -m verl.trainer.main_eval data.path=a.parquet\n").launches
     lines = "\n".join(map(str, [*made.problems, *other.problems]))
     for line in (
         "4: actor_rollout_ref.rollout.nn: verl has no such key; did you mean",
-        "4: trainer.resume_mode: is verl's name; use rlrun train --resume RUN",
         "18: verl.trainer.main_eval is none of the programs of verl that are started here",
     ):
         assert f"{folder}/run.sh:{line}" in lines

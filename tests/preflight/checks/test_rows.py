@@ -87,8 +87,8 @@ def test_rows_that_are_left_out_for_their_length_do_not_count(tmp_path: Path, ou
 
 
 def test_a_conversation_needs_a_template(tmp_path: Path, output: Lines) -> None:
-    said = (("user", "a b"), ("assistant", "c"), ("user", "d"), ("assistant", "e"))
-    talk = [{"messages": [{"role": role, "content": text} for role, text in said]}]
+    turns = (("user", "a b"), ("assistant", "c"), ("user", "d"), ("assistant", "e"))
+    talk = [{"messages": [{"role": role, "content": text} for role, text in turns]}]
     launch_model.Model(template=False).save(tmp_path / "bare")
     assert output(talk, "model=hf", f"model.path={tmp_path / 'bare'}")[1] == (
         "FAIL train.jsonl:1: 1 rows cannot be written with the model's chat template, the first: is a conversation, and"
