@@ -183,13 +183,13 @@ class Suggester:
         is_same_leaf = closest.rpartition(".")[2] == leaf
         if not (is_same_leaf or place) and (group := self._similar_group(one.plain)):
             return self._suggest_group(one, group)
-        if closest != setting and likeness[closest] > SURELY:
-            return self._suggest(one, self._point_to_choices(closest, one.value))
         others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
         if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
             found = self._suggest_meaning(one, others[0], table().named[others[0]])
             if found and (found.problem.fix != LEAVE_OUT or likeness[setting] < ALIKE):
                 return self._suggest(one, f"did you mean {others[0]}? {found.problem.fix}", "", found.overrides)
+        if closest != setting and likeness[closest] > SURELY:
+            return self._suggest(one, self._point_to_choices(closest, one.value))
         if likeness[setting] < ALIKE:
             return None
         if is_same_leaf:
@@ -214,7 +214,7 @@ class Suggester:
         is_in_group = place.partition(".")[0] == top and typed.count(".") <= name.count(".")
         if self._has(name) or is_in_group:
             return _likeness(typed, name)
-        return 0.9 * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
+        return 0.995 * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
 
     def _similar_group(self, name: str) -> str | None:
         groups = list(self.files)

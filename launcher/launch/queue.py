@@ -96,6 +96,10 @@ class RunProcess:
             self._process.stdin.close()
         return code
 
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        return self._process.wait()
+
     def lines(self, *, last: bool) -> list[str]:
         """Lines printed since the last call; with `last` also one without a line end."""
         return list(self._new_lines.read(last=last))
@@ -155,15 +159,16 @@ class Queue:
 
     def advance(self) -> list[QueuedRun]:
         """Start what there is room for, read what was printed, and return the runs that began or ended."""
-        changed = [run for run in self.runs if run.process is None and self._start(run)]
+        running = [run for run in self.runs if run.is_running]
+        changed = [run for run in self.runs if run.process is None and self._start(run, running)]
         for run in self.runs:
             run.new_lines = []
             if run.is_running and self._poll_run(run) and run not in changed:
                 changed.append(run)
         return changed
 
-    def _start(self, run: QueuedRun) -> bool:
-        running = [other for other in self.runs if other.is_running]
+    def _start(self, run: QueuedRun, running: list[QueuedRun]) -> bool:
+        """Start the run where there is room beside those that are `running`, to which it is added then."""
         busy = {gpu for other in running for gpu in other.gpus or ()}
         free = tuple(gpu for gpu in self.gpus if gpu not in busy)
         if self._requests or (running and not self._fits(run.needs, running, len(free))):  # a single run always fits
@@ -171,6 +176,7 @@ class Queue:
         run.gpus = free[: run.needs.gpus] if 0 < run.needs.gpus <= len(free) else None
         run.process = RunProcess(run.words, run.log, run.folder, gpus=run.gpus, lifeline=True, shared=self._shared)
         self._send_requests(run)  # requests that arrived while the process was started
+        running.append(run)
         return True
 
     def _fits(self, wanted: Needs, running: Sequence[QueuedRun], free_gpus: int) -> bool:

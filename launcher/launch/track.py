@@ -122,6 +122,9 @@ def tracked(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Iterator[lis
         yield [*sinks, processes]
     finally:
         processes.close()
-        rest = f"see logs/tracker-{{0}}.log; rlrun track {folder.path} --to {{0}} sends the rest"
-        lines = [f"{name}: not everything has arrived, {rest.format(name)}" for name in processes.late]
+        lines = [
+            f"{name}: not everything has arrived, see logs/tracker-{name}.log;"
+            f" rlrun track {folder.path} --to {name} sends the rest"
+            for name in processes.late
+        ]
         write_all(sinks, processes.state, [], lines)

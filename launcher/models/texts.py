@@ -56,8 +56,8 @@ def write_saved(folder: Path, published: Mapping[str, bytes]) -> None:
     for name in {CONFIG, GENERATION} & texts.keys():
         original, written = parse_json(published[name]), config.read(folder, name) or {}
         if name == GENERATION:
-            ends = [node.get("eos_token_id") or [] for node in (original, written)]
-            old, new = ([ids] if isinstance(ids, int) else ids for ids in ends)
+            ends = [node.get("eos_token_id") for node in (original, written)]
+            old, new = ([ids] if isinstance(ids, int) else ids or [] for ids in ends)
             further = {"eos_token_id": list(dict.fromkeys([*old, *new]))} if {*new} - {*old} else {}
             merged = original | further
         elif written.get("model_type") == original.get("model_type"):

@@ -198,6 +198,16 @@ class ByStyle(Weighted):
     def scorers(self, answer: Answer) -> Mapping[str, Reward]:
         return self._parts_of_kind(answer.asks_model)
 
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        """As `Weighted.judge`; a row has the sum of its own kind alone."""
+        scores = super().judge(answers)
+        sums = {
+            name: [value if answer.asks_model == learned else math.nan
+                   for answer, value in zip(answers, scores.parts[name], strict=True)]
+            for learned, name in SUMS.items()
+        }  # fmt: skip
+        return replace(scores, parts={**scores.parts, **sums})
+
 
 def _formatted(text: str, parts: Iterable[Reward]) -> str:
     """`text` in the format of each of the parts, one after the other."""

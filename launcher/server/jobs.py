@@ -110,10 +110,17 @@ class Jobs:
             try:
                 with self.database.session() as session:
                     session.add(_row_of(record))
-            except IntegrityError:  # another server has just stored the same request
+            except IntegrityError:
                 self._read_rows(JobRow.uuid == record.uuid)
-                return self.get(record.uuid), False
-            write_record(self._record_path(record), record)
+                if record.uuid in self._jobs:  # another server has just stored it
+                    return self.add(record)
+                self._index(record)  # in place of a row that cannot be read
+            try:
+                write_record(self._record_path(record), record)
+            except (OSError, Problems):
+                with self.database.session() as session:
+                    session.execute(delete(JobRow).where(JobRow.uuid == record.uuid))
+                raise
             job = ServedJob(record, self._folder_of(record))
             self._register(job)
             self._refresh(job)

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,6 @@ class Launching:
 
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
-        self._processes = list[Submitted]()
         self._root = "runs" if jobs.root.absolute() == Path("runs").absolute() else str(jobs.root.absolute())
         self._root_argument = [] if self._root == "runs" else [argument(ROOT, self._root)]
 
@@ -153,8 +153,7 @@ class Launching:
         return self._track(self.jobs.add(record)[0], submitted, "start")
 
     def _track(self, served: ServedJob, started: Submitted, request: JobRequest) -> ServedJob:
-        running = (each for each in self._processes if each.process.poll() is None)  # which collects exit statuses
-        self._processes = [*running, started]
+        threading.Thread(target=started.process.wait, daemon=True).start()  # its exit status is collected
         place = served.record.place or self.jobs.place_of(started.folder)
         return self.jobs.change(served, place=place, request=request, requested_at=time.time(), pid=started.process.pid)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from yaml import YAMLError
@@ -72,9 +72,10 @@ def _standing_from_events(record: JobRecord, state: RunState, folder: Folder) ->
 
 
 def last_words(output: bytes) -> list[str]:
-    """The problems that a process printed last; without any, its last line."""
+    """The problems that a process printed last, whatever came after them; without any, its last line."""
     lines = output.decode("utf-8", "replace").splitlines()
-    problems = [*takewhile(lambda line: line.startswith(PROBLEM_MARK), reversed(lines))]
+    after = dropwhile(lambda line: not line.startswith(PROBLEM_MARK), reversed(lines))
+    problems = [*takewhile(lambda line: line.startswith(PROBLEM_MARK), after)]
     return [line.removeprefix(PROBLEM_MARK) for line in reversed(problems)] or lines[-1:]
 
 

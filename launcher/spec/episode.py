@@ -68,7 +68,7 @@ class Episode:
     ended: Outcome | None = None
     """Why it ended; None without an environment."""
     fault: str = ""
-    """Why it has no score, in words."""
+    """Why its environment gave no score, in words."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Other counts by the environment, such as searches; not part of the score."""
 

@@ -163,8 +163,9 @@ class _BoundedEncoder(Encoder):
         try:
             with _limit_resources(self.allowed - self.spent):
                 text = super().render(turns, args, open_answer)
-        except Unwritable:
-            gc.collect()  # what it has written is held by the frames of its error, in circles
+        except Unwritable as error:
+            if "MemoryError" in str(error):
+                gc.collect()  # what it has written is held by the frames of its error, in circles
             raise
         finally:
             self.spent += time.process_time() - started  # also of a call that fails
@@ -327,7 +328,8 @@ def check_template(encoder: Encoder, rows: Sequence[Row], folder: Path) -> Itera
     yield from _lost_texts(written, file)
     yield from _lost_arguments(encoder, written)
     yield from _lost_reasoning(encoder, written)
-    yield from _wrong_frames(encoder, written, file)
+    yield from _double_templates(encoder, written)
+    yield from _unopened_answers(encoder, written[0], file)
 
 
 def _write(encoder: Encoder, row: Row) -> WrittenRow | None:
@@ -419,12 +421,10 @@ def _lost_reasoning(encoder: Encoder, written: Sequence[WrittenRow]) -> Iterator
     yield from _loss("an empty thought is learnt before answers", empty, written, fix)
 
 
-def _wrong_frames(encoder: Encoder, written: Sequence[WrittenRow], file: Path) -> Iterator[CheckResult]:
-    """Check whether prompts have what the template writes around them, and whether it opens answers."""
-    question, answer = [{"role": "user", "content": PROBE}], {"role": "assistant", "content": PROBE}
+def _double_templates(encoder: Encoder, written: Sequence[WrittenRow]) -> Iterator[CheckResult]:
+    """Check whether prompts have what the template writes around them."""
     try:
-        opening, unopened = encoder.render(question, open_answer=True), encoder.render(question)
-        head, probe, _ = encoder.exchange(question, answer).answer.partition(PROBE)
+        opening = encoder.render([{"role": "user", "content": PROBE}], open_answer=True)
     except Unwritable:
         return
     before, _, after = opening.partition(PROBE)
@@ -436,7 +436,17 @@ def _wrong_frames(encoder: Encoder, written: Sequence[WrittenRow], file: Path) -
         row, mark = templated[0]
         got = f"the prompts hold {mark!r} (the first is {row.where}), which the chat template writes around them, too"
         yield CheckResult("WARN", "model.path", got, "use data.chat_template=never, or prompts without it")
-    if probe and opening == unopened and head.strip():
+
+
+def _unopened_answers(encoder: Encoder, first: WrittenRow, file: Path) -> Iterator[CheckResult]:
+    """Check whether the template opens the answer to the first row."""
+    turns, args, answer = first.before, first.row.template_args, {"role": "assistant", "content": PROBE}
+    try:
+        unopened = encoder.render(turns, args)
+        head, probe, _ = encoder.exchange(turns, answer, args).answer.partition(PROBE)
+    except Unwritable:
+        return
+    if probe and first.opening == unopened and head.strip():
         got = "the chat template does not open the assistant's turn: with add_generation_prompt it writes the same"
         fix = f"let {file} end with {{% if add_generation_prompt %}}{shortened(head.strip())}{{% endif %}}"
         yield CheckResult("WARN", "model.path", got, fix)

@@ -112,8 +112,12 @@ def _held_kind(what: str, words: Sequence[str], config_dir: Path | None) -> Kind
     if not isinstance(data, Files):
         return "prompts"
     kind = (data.holds if isinstance(data, Hub) else None) or _KINDS_OF_FORMATS.get(data.format)
-    if kind or not isinstance(data, Hub):
-        return kind or inspect_rows(data.expanded("train")[0], data)
+    if kind or words[0] not in ("data=hub", "data=files"):  # a choice is of prompts where it does not say otherwise
+        return kind or "prompts"
+    if not isinstance(data, Hub):
+        if problems := data.problems():
+            raise Problems(*problems)
+        return inspect_rows(data.expanded("train")[0], data)
     got = f"what the rows of {what} are is unknown"
     raise Problems(Problem("--for", got, "use answers, pairs, prompts or mixed"))
 

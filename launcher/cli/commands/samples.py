@@ -57,7 +57,7 @@ def samples(
     source = find(name, root)
     if evaluations:
         trend = evaluations_of(source)
-        return CommandAnswer(trend, lambda: say("\n".join(map(trend_line, trend))))
+        return CommandAnswer([vars(each) for each in trend], lambda: say("\n".join(map(trend_line, trend))))
     if compare is not None:
         pairs = compare_samples(source.events, compare, criteria)
         return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))

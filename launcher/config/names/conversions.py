@@ -11,6 +11,7 @@ from functools import cache, partial
 
 from launcher.config.names.table import Translation, table
 from launcher.config.names.values import words_of_value
+from launcher.core.files import conf_dir
 from launcher.core.overrides import literal
 
 _PLACEHOLDER = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
@@ -196,6 +197,8 @@ def _dataset(value: str, run: RunContext) -> list[str]:
     """The data: files, a hub's dataset, or a choice."""
     name = value.strip("'\"")
     is_choice = re.fullmatch(r"[\w.-]+", name)
+    if is_choice and (conf_dir() / "data" / f"{name}.yaml").is_file():  # also where a folder has its name
+        return [f"data={name}"]
     return words_of_value("data", name) or ([f"data={value}"] if is_choice else ["data=files", "data.train_files=FILE"])
 
 

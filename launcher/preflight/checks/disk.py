@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level
+from launcher.core.problems import error_message
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context, root_of
@@ -21,7 +22,13 @@ def check(context: Context) -> Iterator[CheckResult]:
     if context.folder_problems:
         return
     run, n_saved = context.run, context.steps.checkpoints or None
-    n_bytes, free = checkpoint_bytes(run), machine.free_disk_bytes(root_of(run))
+    n_bytes = checkpoint_bytes(run)
+    try:
+        free = machine.free_disk_bytes(root_of(run))
+    except OSError as error:
+        message = f"the free disk space is unknown: {error_message(error)}"
+        yield CheckResult("FAIL", "trainer.run_root", message, "use another folder")
+        return
     if (inodes := machine.free_inodes(root_of(run))) is not None and inodes < FILES:
         message = f"the disk of {root_of(run)} has room for {inodes} more files (inodes), and a run writes {FILES}"
         yield CheckResult(context.missing_level, "disk", message, "use a trainer.run_root on another disk")

@@ -14,6 +14,7 @@ import sys
 import typing
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -75,7 +76,7 @@ def _run_statements(text: str, ask: Ask) -> Iterator[bool]:
     names: dict[str, Any] = {"__name__": "tests"}
     with_attributes = {node.value.id for node in ast.walk(tree)
                    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}  # fmt: skip
-    for name in sorted(_free_names(text)):
+    for name in sorted(_free_names(tree)):
         is_library = name in sys.stdlib_module_names and name in with_attributes
         value = try_call(partial(importlib.import_module, name) if is_library else partial(_tested_object, name, ask))
         if not isinstance(value, CallFailure):
@@ -90,10 +91,14 @@ def _execute(node: ast.stmt, names: dict[str, Any]) -> None:
     exec(compile(ast.Module([node], []), "tests", "exec"), names)
 
 
-def _free_names(text: str) -> set[str]:
+def _free_names(tree: ast.Module) -> set[str]:
     """Names that the tests use and do not define."""
-    tables = [symtable.symtable(text, "tests", "exec")]
-    used, bound = set[str](), (each for each in tables[0].get_symbols() if each.is_assigned() or each.is_imported())
+    tables = list[symtable.SymbolTable]()
+    for node in tree.body:
+        with suppress(SyntaxError):  # such a statement fails by itself
+            tables.append(symtable.symtable(ast.unparse(node), "tests", "exec"))
+    symbols = [symbol for table in tables for symbol in table.get_symbols()]
+    used, bound = set[str](), [each for each in symbols if each.is_assigned() or each.is_imported()]
     for table in tables:
         tables += table.get_children()
         used |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}

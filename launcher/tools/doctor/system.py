@@ -25,12 +25,24 @@ from launcher.sandbox import confine
 GIB, GB = 1 << 30, 1e9
 LITTLE_SHARED, LITTLE_BYTES = GIB, int(10 * GB)  # of shared memory; of a disk, which is less than many checkpoints
 FEW_FILES, FILES = 128, 1024
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 SHARED_MEMORY = Path("/dev/shm")
 
 
 def check_system() -> list[CheckResult]:
     host = check_hostname(socket.gethostname())
-    return [check_shared_memory(SHARED_MEMORY), _open_files(), *_cores(), _sandbox(), host]
+    visible = check_visible_devices(os.environ.get(VISIBLE), len(machine.query_gpus().found))
+    return [*visible, check_shared_memory(SHARED_MEMORY), _open_files(), *_cores(), _sandbox(), host]
+
+
+def check_visible_devices(value: str | None, count: int) -> list[CheckResult]:
+    """GPUs that CUDA_VISIBLE_DEVICES names and that are not there: CUDA ignores everything from the first on."""
+    words = [part.strip() for part in (value or "").split(",")]
+    absent = [word for word in words if int(word) >= count] if all(map(str.isdigit, words)) else []
+    if not absent:
+        return []
+    fix = f"use {VISIBLE}={','.join(map(str, range(count)))}" if count else f"unset {VISIBLE}"
+    return [CheckResult("FAIL", VISIBLE, f"names {', '.join(absent)}; this machine has {count}", fix)]
 
 
 def check_shared_memory(mount: Path) -> CheckResult:

@@ -323,7 +323,10 @@ def _with_missing(imported: ImportedLaunch, words: list[str], program: Program) 
 
 
 def _environment(imported: ImportedLaunch, placeholders: Sequence[str]) -> list[str]:
-    variables = {name: value for name, value in imported.launch.environment.items() if name not in SHELL}
+    variables = {
+        name: value for name, value in imported.launch.environment.items()
+        if name not in SHELL and not (name in table().named and is_secret_name(name))
+    }  # fmt: skip
     words = [f"{name}={value}" for name, value in variables.items()]
     kept = {key_of(word) for word in _drop_unknown(imported, words, placeholders)}
     kept_variables = {name: value for name, value in variables.items() if name in kept}

@@ -286,8 +286,8 @@ def test_a_fault_is_sampled_anew_with_another_stream_and_then_left_without_a_sco
     assert (episode.ended, episode.fault) == ("environment-fault", "the disk is gone") and math.isnan(episode.score)
     assert sorted(sessions.ended) == [1, 2, 3] and len(set(streams)) == 3, "each session is ended"
     assert runner.pop_metrics()["agent/faults/share"] == 1
-    (left,) = PromptAnswerer(runner.generator, Length(), runner).score([episode], [ROW])
-    assert left.fault == "the disk is gone" and math.isnan(left.score)
+    (left,), reasons = PromptAnswerer(runner.generator, Length(), runner).score([episode], [ROW])
+    assert reasons == [left.fault] == ["the disk is gone"] and math.isnan(left.score)
     once, *_ = ran(lambda number, turn: broken(number, 2) if number == 1 else Observation(ended="finished"), 1)
     assert (once.ended, once.fault, once.reward) == ("finished", "", 1.0)
 
@@ -297,7 +297,7 @@ def test_the_score_is_the_environments_or_the_rewards_and_never_that_of_a_fault(
     chat: tuple[CausalLM, Bridge], final: Final
 ) -> None:
     episodes, runner, generator = run(chat, Now(several, final), {1: ["7"] * 5 + ["seven"]}, refills=0)
-    (episode,) = PromptAnswerer(generator, Length(), runner).score(episodes, [ROW])
+    (episode,), _ = PromptAnswerer(generator, Length(), runner).score(episodes, [ROW])
     if final.fault:
         assert math.isnan(episode.score) and episode.fault == "raised KeyError"
     else:

@@ -140,8 +140,8 @@ def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatc
     found = []
     for order in (0, 1):
         tallies = [Tally(), Tally()]
-        tallies[order].note([episode(3, math.nan, "no", a=math.nan)], ["f:3"])
-        tallies[1 - order].note([episode(0, 1.0, a=1.0), episode(0, 0.0, a=0.0, b=2.0)], ["f:0"] * 2)
+        tallies[order].note([episode(3, math.nan, "no", a=math.nan)], ["no"], ["f:3"])
+        tallies[1 - order].note([episode(0, 1.0, a=1.0), episode(0, 0.0, a=0.0, b=2.0)], ["", ""], ["f:0"] * 2)
         held: list[Any] = []
         monkeypatch.setattr(world, "all_gather_object", lambda x, held=held: held.append(x) or [x])
         for tally in tallies:

@@ -202,13 +202,17 @@ class EpisodeRunner:
         fault = final.fault if TRUSTED[one.outcome] else one.reason or one.outcome
         while one.turns and one.turns[-1].writer != "policy":
             one.turns.pop()  # nothing of the policy follows it
-        turns = one.turns or [Turn([self.generator.model.eos[0]], stop="end", mask=[0])]  # it could not begin
+        turns = one.turns or [self._placeholder_turn()]  # it could not begin
         reward = math.nan if fault or final.reward is None else final.reward
         self.counts["faults"] += bool(fault)
         return Episode(
             one.request.prompt, tuple(turns), one.request.group, reward=reward, parts={} if fault else final.parts,
             ended=one.outcome, fault=fault, facts=final.facts,
         )  # fmt: skip
+
+    def _placeholder_turn(self) -> Turn:
+        model = self.generator.model
+        return Turn([model.eos[0]], stop="end", mask=[0], versions=[model.version])
 
     def _count(self, episode: Episode) -> None:
         uses = [use for turn in episode.turns for use in turn.uses]

@@ -37,24 +37,23 @@ class PromptAnswerer:
             episodes = answer(requests, temperature)
         rows = [request.row for request in requests for _ in request.keys if request.row]
         with clock("reward"):
-            episodes = self.score(episodes, rows)
-        tally.note(episodes, [row.where for row in rows])
+            episodes, reasons = self.score(episodes, rows)
+        tally.note(episodes, reasons, [row.where for row in rows])
         return episodes
 
-    def score(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> list[Episode]:
-        """The episodes with a score each, or NaN and the reason as its fault. It is the environment's where that gave
-        one, otherwise the reward's for the last turn; an episode with a fault has none."""
-        scored = list(episodes)
+    def score(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> tuple[list[Episode], list[str]]:
+        """The episodes with a score each, or NaN, and the reason of each that has none. The score is the environment's
+        where that gave one, otherwise the reward's for the last turn; an episode with a fault has none."""
+        scored, reasons = list(episodes), [one.fault for one in episodes]
         places = [place for place, one in enumerate(episodes) if not one.fault and math.isnan(one.score)]
         texts = self.generator.texts([episodes[place] for place in places]) if places else []
         answers = [make_answer(rows[place], text) for place, text in zip(places, texts, strict=True)]
         scores = score_safely(self.reward, answers)
         for number, (place, total, fault) in enumerate(zip(places, scores.total, scores.faults, strict=True)):
             parts = {name: values[number] for name, values in scores.parts.items()}
-            scored[place] = replace(
-                episodes[place], reward=total, parts={**episodes[place].parts, **parts}, fault=fault
-            )
-        return scored
+            scored[place] = replace(episodes[place], reward=total, parts={**episodes[place].parts, **parts})
+            reasons[place] = fault
+        return scored, reasons
 
     def texts(self, episodes: Sequence[Episode]) -> list[str]:
         """The text of each episode to display: its answer, or its turns with the environment's observations."""

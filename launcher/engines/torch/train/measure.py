@@ -39,7 +39,10 @@ def mean_max_min(values: Mapping[str, Tensor]) -> dict[str, float]:
         else:
             sums.add({f"{name}/mean": mean, f"{name}/max": Largest(ends[0]), f"{name}/min": Largest(ends[1])})
     means, largest = sums.reduced()
-    return means | {name: -top if name.endswith("/min") else top for name, top in largest.items()}
+    for name in [name for name in values if f"{name}/mean" in means]:  # an end that is -inf is none of `largest`
+        means[f"{name}/max"] = largest.get(f"{name}/max", -torch.inf)
+        means[f"{name}/min"] = -largest.get(f"{name}/min", -torch.inf)
+    return means
 
 
 def spreads(values: Mapping[str, Tensor], found: Mapping[str, float]) -> dict[str, float]:

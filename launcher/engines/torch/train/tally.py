@@ -48,13 +48,13 @@ class Tally:
     parts: list[tuple[int, str, float]] = field(default_factory=list)
     """Group, name and value of each part of each answer that has one."""
 
-    def note(self, episodes: Sequence[Episode], rows: Sequence[str]) -> None:
-        """Scores of some answers, with the row (file:line) of each."""
+    def note(self, episodes: Sequence[Episode], reasons: Sequence[str], rows: Sequence[str]) -> None:
+        """Scores of some answers, why those without one have none, and the row (file:line) of each."""
         self.answers += len(rows)
-        for one, row in zip(episodes, rows, strict=True):
+        for one, reason, row in zip(episodes, reasons, rows, strict=True):
             assert one.group is not None
-            if one.fault:
-                self.faults.append((one.group, row, one.fault))
+            if reason:
+                self.faults.append((one.group, row, reason))
             self.parts += [(one.group, name, x) for name, x in one.parts.items() if x == x]
 
     def summary(self, groups: set[int] | None = None) -> tuple[dict[str, float], list[str]]:

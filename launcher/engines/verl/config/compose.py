@@ -61,6 +61,9 @@ def compose(words: Sequence[str], program: Program) -> VerlConfig:
         where = str(error.full_key or "config")
         composed.problems.append(Problem(where, error_message(error), "use a key that verl has in ${...}"))
         composed.config = OmegaConf.to_container(OmegaConf.create(base), resolve=True)  # type: ignore[assignment]
+    for key in [key for key, override in last.items() if "${" in str(override.value())]:
+        if problem := _wrong_value(key, at(composed.config, key), base):
+            composed.problems.append(problem)
     return composed
 
 
