@@ -94,7 +94,7 @@ def test_what_the_script_is_given_and_what_only_running_could_tell(folder: Path)
         "n_gpus_per_node=8 trainer.nnodes=1", "n_gpus_per_node=$(nvidia-smi -L | wc -l) trainer.nnodes=4"
     )
     arguments = ("Qwen/Qwen3-4B", "actor_rollout_ref.rollout.temperature=0.7")
-    found = of_text(folder, f"export WANDB_API_KEY={secret}\n{text}", *arguments)
+    found = of_text(folder, f"export WANDB_API_KEY={secret} use_auth_token={secret}\n{text}", *arguments)
     (made,) = found.launches
     assert made.run and (made.run.model.label, made.run.sampler.temperature) == ("Qwen3-4B", 0.7)
     assert made.run.hardware.nnodes == 4 and "cluster=ray" in made.arguments

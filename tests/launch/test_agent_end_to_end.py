@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -47,3 +48,5 @@ def test_an_agent_is_evaluated_and_shown(tmp_path: Path, verbose: str) -> None:
     asked = [*command, "samples", "agent", "--evaluations"]
     shown = subprocess.run(asked, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert [line[:14] for line in shown.stdout.splitlines()] == [f"Step    {step}: Acc" for step in (0, 1, 2)]
+    shown = subprocess.run([*asked, "--json"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert [node["total_samples"] for node in json.loads(shown.stdout)] == [8, 8, 8]

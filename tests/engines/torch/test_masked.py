@@ -115,6 +115,8 @@ def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
     assert all(line.endswith("; 4 of 24 answers are without a score, their groups left out") for line in source.alerts)
     *_, shrinking = rollouts(jobs, GRPO(), Fails([first, second]), shrinks=True)
     assert all(line.endswith("without a score, and are left out of their groups") for line in shrinking.alerts)
+    shrunk, _, _ = rollouts(jobs, GRPO(), Fails([first, second]), shrinks=True)
+    assert torch.equal(shrunk.group, batch.group), "what a reward cannot score is no fault of the environment"
     assert told["critic/score/even/mean"] == pytest.approx(batch.reward[8:].mean().item())
     assert told["train/core/reward/rule_based"] == told["critic/score/even/mean"]
 

@@ -11,6 +11,7 @@ from launcher.config.resolve import resolve
 from launcher.core.events import Event, Step
 from launcher.core.metrics import described, metric
 from launcher.engines.torch import assemble
+from launcher.engines.torch.train.measure import mean_max_min, spreads
 
 SMALL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32",
          "data=reverse", "data.n_prompts=16", "data.n_demos=16", "data.n_val=4", "data.train_batch_size=4",
@@ -46,3 +47,11 @@ def test_every_metric_has_an_entry(words: list[str], tmp_path: Path) -> None:
 def test_entries_are_whole() -> None:
     assert all(entry.label and entry.meaning for entry in described().values())
     assert metric("my/own") is None
+
+
+def test_ends_that_are_not_finite_are_told() -> None:
+    """The step's update is left out because of them, which its metrics have to live to say."""
+    values = {"critic/rewards": torch.tensor([-torch.inf, -torch.inf])}
+    found = mean_max_min(values)
+    assert (found["critic/rewards/max"], found["critic/rewards/min"]) == (-torch.inf, -torch.inf)
+    assert spreads(values, found)["critic/rewards/std"] == 0.0

@@ -12,10 +12,27 @@ from launcher.core.check_result import CheckResult
 from launcher.core.machine import Gpu, Gpus
 from launcher.tools.doctor import loading
 from launcher.tools.doctor.loading import load_libraries
+from launcher.tools.doctor.system import check_visible_devices
 
 ONE = Gpu(0, "NVIDIA H200", 141 << 30, 140 << 30)
 TWO = Gpus("550.54", "12.4", (ONE, Gpu(1, "NVIDIA H200", 141 << 30, 40 << 30)))
 NONE = Gpus()
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "message"),
+    [
+        (None, 2, ""),
+        ("0,1", 2, ""),
+        ("", 2, ""),
+        ("0,2", 2, "names 2; this machine has 2"),
+        ("0", 0, "names 0; this machine has 0"),
+        ("GPU-abc", 2, ""),  # which card an id means, only the driver knows
+    ],
+)
+def test_gpus_that_are_named_and_not_there(value: str | None, count: int, message: str) -> None:
+    found = check_visible_devices(value, count)
+    assert [(one.level, one.message) for one in found] == ([("FAIL", message)] if message else [])
 
 
 CARD = {"name": "NVIDIA H200", "capability": "9.0", "fault": ""}
