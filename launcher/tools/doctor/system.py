@@ -21,11 +21,11 @@ from launcher.data.rows import store as data_store
 from launcher.hubs import huggingface
 from launcher.models import store
 from launcher.sandbox import confine
+from launcher.tools.doctor.loading import VISIBLE
 
 GIB, GB = 1 << 30, 1e9
 LITTLE_SHARED, LITTLE_BYTES = GIB, int(10 * GB)  # of shared memory; of a disk, which is less than many checkpoints
 FEW_FILES, FILES = 128, 1024
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 SHARED_MEMORY = Path("/dev/shm")
 
 

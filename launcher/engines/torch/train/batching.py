@@ -84,7 +84,7 @@ def _state_numbers(turns: Sequence[Sequence[Turn]]) -> list[list[int]]:
 
 
 def _is_logged(episode: Episode) -> bool:
-    """Whether the program that sampled it told its tokens' log-probabilities."""
+    """Whether the program that sampled it reported its tokens' log-probabilities."""
     return any(turn.logp for turn in episode.turns)
 
 
