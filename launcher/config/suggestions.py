@@ -214,7 +214,8 @@ class Suggester:
         is_in_group = place.partition(".")[0] == top and typed.count(".") <= name.count(".")
         if self._has(name) or is_in_group:
             return _likeness(typed, name)
-        return 0.995 * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
+        factor = 0.9 if place else 0.995  # a setting of the group that was typed ranks before
+        return factor * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
 
     def _similar_group(self, name: str) -> str | None:
         groups = list(self.files)
