@@ -26,7 +26,7 @@ import pytest
 
 from launcher.core.activity import QUIET
 from launcher.core.checkpoints import sha256
-from launcher.core.events import PROCESS_EVENTS, Alert, Event, Step, events_of
+from launcher.core.events import PROCESS_EVENTS, Alert, Event, Step, Waiting, events_of
 from launcher.core.metrics import TIMES
 
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -307,12 +307,13 @@ def told(folder: Path) -> list[str]:
     """A run's events as they must be again in an equal run: clocks, the run's name, and what became of its processes
     taken off."""
     events = events_of(folder / "events.jsonl")
-    return [_without_times(event) for event in events if not (isinstance(event, PROCESS_EVENTS) or _of_machine(event))]
+    return [_without_times(event) for event in events if not _of_machine(event)]
 
 
 def _of_machine(event: Event) -> bool:
-    """Whether it says that a step was slow, or memory short."""
-    return isinstance(event, Alert) and event.metric.startswith(TIMES)
+    """Whether it is of the processes, or says that something took long or memory was short."""
+    is_alert_of_times = isinstance(event, Alert) and event.metric.startswith(TIMES)
+    return isinstance(event, (*PROCESS_EVENTS, Waiting)) or is_alert_of_times
 
 
 def _without_times(event: Event) -> str:
