@@ -42,7 +42,7 @@ from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch
 from launcher.spec.data import Row
 from launcher.spec.episode import Episode, Turn
-from launcher.spec.reward import Answer, Reward
+from launcher.spec.reward import Answer, DetailedReward, Reward, Scores
 from launcher.spec.run import Optim
 from launcher.text.encoder import Pair, Tokens
 
@@ -69,11 +69,19 @@ class Known(Reward):
         return [float(answer.ground_truth or 0) + len(answer.response) / 1024 for answer in answers]
 
 
-class Even(Reward):
-    """Fake: right is an answer whose letters add up to an even number, so that half of the pairs are mixed."""
+class Even(DetailedReward):
+    """Fake: right is an answer whose letters add up to an even number, so that half of the pairs are mixed; to a prompt
+    of `bad` it raises."""
 
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [float(sum(map(ord, answer.response)) % 2 == 0) for answer in answers]
+    def __init__(self, bad: Sequence[str] = ()) -> None:
+        self.bad = bad
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        for answer in answers:
+            if answer.ground_truth in self.bad:
+                raise ValueError(f"cannot score {answer.ground_truth}")
+        total = [float(sum(map(ord, answer.response)) % 2 == 0) for answer in answers]
+        return Scores(total, {"even": total, "rule_based": total})
 
 
 # ---- data
@@ -264,9 +272,21 @@ def validated(
     return metrics | {f"{one.data_source} {n}": score for one in scores for n, score in enumerate(one.scores)}
 
 
+def rolled(
+    reward: Reward, algorithm: Algorithm, n: int = 2, step: int = 1, rows: Rows | None = None,
+    order: Order | None = None, parallel: Parallel | None = None, **how: bool,
+) -> tuple[Batch, dict[str, float], Rollouts]:  # fmt: skip
+    """A step's answers with their scores (of 16 prompts, where no rows are given), what is told, and their source."""
+    model, parallel, rows = small("float64"), parallel or Parallel(), rows or prompts(16)
+    parallel.shard(model)
+    answerer = PromptAnswerer(Decoder(model, TorchSampler(n=n), 5, parallel), reward)
+    source = Rollouts(rows, order or Order(len(rows.rows), PROMPTS, 0, True), answerer, algorithm, 3, **how)
+    return *source.batch(step, Clock()), source
+
+
 def filled(step: int, parallel: Parallel | None = None) -> dict[str, Any]:
     """This process's rows of a step that samples until it is full, by group."""
-    return _sampled(DAPO(), prompts(16), Order(16, PROMPTS, 0, True), step, parallel)
+    return _as_json(*rolled(Even(), DAPO(), step=step, parallel=parallel)[:2])
 
 
 def mixed(parallel: Parallel | None = None) -> dict[str, Any]:
@@ -276,14 +296,11 @@ def mixed(parallel: Parallel | None = None) -> dict[str, Any]:
         one, other = Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])
         rows.rows.append(Row(f"f:{place}", ""))
         rows.tokens.append(Tokens(place, one.ids, []) if place % 2 else Pair(place, one, other))
-    return _sampled(GSPOSelfPlay(), rows, Order(PROMPTS, PROMPTS, 0, False), 1, parallel)
+    order = Order(PROMPTS, PROMPTS, 0, False)
+    return _as_json(*rolled(Even(), GSPOSelfPlay(), rows=rows, order=order, parallel=parallel)[:2])
 
 
-def _sampled(algorithm: Algorithm, rows: Rows, order: Order, step: int, parallel: Parallel | None) -> dict[str, Any]:
-    model, parallel = small("float64"), parallel or Parallel()
-    parallel.shard(model)
-    decoder = Decoder(model, TorchSampler(n=2), 5, parallel)
-    found, told = Rollouts(rows, order, PromptAnswerer(decoder, Even()), algorithm, 3).batch(step, Clock())
+def _as_json(found: Batch, told: dict[str, float]) -> dict[str, Any]:
     ids = [row[:length] for row, length in zip(found.tokens.tolist(), found.length.tolist(), strict=True)]
     held = {name: getattr(found, name).tolist() for name in ("group", "reward", "preference")}
     return {**held, "ids": ids, "answer": found.mask.sum(1).tolist(), "told": told}

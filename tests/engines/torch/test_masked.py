@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import Even
 
-from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
 from launcher.core.events import Sample, from_line, to_line
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure
@@ -23,13 +22,10 @@ from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.sources import Order, Rollouts
 from launcher.engines.torch.train.sums import Sums
-from launcher.engines.torch.train.tally import Tally, mask_unscored, unscored_rows
+from launcher.engines.torch.train.tally import mask_unscored
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.algorithm import Algorithm, Batch, Largest, Mean
-from launcher.spec.episode import Episode
-from launcher.spec.reward import Answer, Reward, Scores
+from launcher.spec.algorithm import Batch, Largest, Mean
 
 
 def nonfinite_source(batch: Batch, *rows: int) -> Batch:
@@ -73,93 +69,6 @@ def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
     assert not any(name.startswith("critic/") for name in none)  # no mean of nothing
 
 
-# ---- sampling
-
-
-class Fails(Reward):
-    """Fake: right is an answer whose letters add up to an even number; to a prompt of `bad` it raises."""
-
-    def __init__(self, bad: Sequence[str] = ()) -> None:
-        self.bad = bad
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return list(self.judge(answers).total)
-
-    def judge(self, answers: Sequence[Answer]) -> Scores:
-        for answer in answers:
-            if answer.ground_truth in self.bad:
-                raise ValueError(f"cannot score {answer.ground_truth}")
-        total = [float(sum(map(ord, answer.response)) % 2 == 0) for answer in answers]
-        return Scores(total, {"even": total, "rule_based": total})
-
-
-def rollouts(
-    jobs: ModuleType, algorithm: Algorithm, reward: Reward, step: int = 1, **how: bool
-) -> tuple[Batch, Any, Rollouts]:
-    decoder = Decoder(jobs.small("float64"), TorchSampler(n=4), 5)
-    source = Rollouts(jobs.prompts(16), Order(16, 6, 0, True), PromptAnswerer(decoder, reward), algorithm, 3, **how)
-    return *source.batch(step, Clock()), source
-
-
-def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
-    first, second = (str(row) for row in Order(16, 6, 0, True).step_rows(1)[:2])
-    whole, told, source = rollouts(jobs, GRPO(), Fails())
-    assert "reward/faults" not in told and source.alerts == []
-    batch, told, source = rollouts(jobs, GRPO(), Fails([first, second]))
-    assert torch.equal(batch.tokens, whole.tokens) and told["reward/faults"] == 8.0
-    assert unscored_rows(batch).tolist() == [True] * 8 + [False] * 16
-    assert torch.equal(batch.reward[8:], whole.reward[8:])
-    assert [line.partition(" (")[0] for line in source.alerts] == [
-        f"f:{row}: ValueError: cannot score {row}" for row in (first, second)
-    ]
-    assert all(line.endswith("; 4 of 24 answers are without a score, their groups left out") for line in source.alerts)
-    *_, shrinking = rollouts(jobs, GRPO(), Fails([first, second]), shrinks=True)
-    assert all(line.endswith("without a score, and are left out of their groups") for line in shrinking.alerts)
-    shrunk, _, _ = rollouts(jobs, GRPO(), Fails([first, second]), shrinks=True)
-    assert torch.equal(shrunk.group, batch.group), "what a reward cannot score is no fault of the environment"
-    assert told["critic/score/even/mean"] == pytest.approx(batch.reward[8:].mean().item())
-    assert told["train/core/reward/rule_based"] == told["critic/score/even/mean"]
-
-
-def test_a_step_that_samples_until_it_is_full_takes_other_groups(jobs: ModuleType) -> None:
-    bad = [str(row) for row in Order(16, 6, 0, True).step_rows(1)[:2]]
-    batch, told, _ = rollouts(jobs, DAPO(), Fails(bad))
-    assert told["train/num_gen_batches"] > 1 and told["train/share_full"] == 1.0
-    assert not unscored_rows(batch).any() and len(batch) == 24
-    kept = batch.reward.view(6, 4)
-    assert told["critic/score/even/mean"] == pytest.approx(kept.mean().item())  # of those that were taken
-
-
-def test_where_nothing_can_be_scored_no_more_is_written(jobs: ModuleType) -> None:
-    batch, told, source = rollouts(jobs, DAPO(), Fails([str(row) for row in range(16)]))
-    assert told["train/num_gen_batches"] == 1.0 and told["reward/faults"] == 24.0
-    assert unscored_rows(batch).all()
-    assert len(source.alerts) == 4 and source.alerts[-1].startswith("12 more answers are without a score, for 3 other")
-
-
-def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither who found a fault nor which process has no parts changes what is said."""
-    found = []
-    for order in (0, 1):
-        tallies = [Tally(), Tally()]
-        tallies[order].note([episode(3, math.nan, "no", a=math.nan)], ["no"], ["f:3"])
-        tallies[1 - order].note([episode(0, 1.0, a=1.0), episode(0, 0.0, a=0.0, b=2.0)], ["", ""], ["f:0"] * 2)
-        held: list[Any] = []
-        monkeypatch.setattr(world, "all_gather_object", lambda x, held=held: held.append(x) or [x])
-        for tally in tallies:
-            tally.summary()  # gathers sums, then faults
-        for tally in tallies:
-            replies = iter([held[::2], held[1::2]])
-            monkeypatch.setattr(world, "all_gather_object", lambda _, replies=replies: next(replies))
-            found.append(tally.summary())
-    assert all(one == found[0] for one in found)
-    assert found[0][0] == {"critic/score/a/mean": 0.5, "critic/score/b/mean": 2.0, "reward/faults": 1.0}
-
-
-def episode(group: int, reward: float, fault: str = "", **parts: float) -> Episode:
-    return Episode([1], (), group, reward=reward, parts=parts, fault=fault)
-
-
 # ---- held out
 
 
@@ -169,7 +78,7 @@ def test_held_out_answers_without_a_score_are_left_out_and_told(
     rows, model = jobs.prompts(6), tiny()
     rows.rows[:] = [replace(row, data_source="b" if row.ground_truth == "5" else "a") for row in rows.rows]
 
-    def measured(reward: Reward) -> tuple[dict[str, float], Sequence[str]]:
+    def measured(reward: Even) -> tuple[dict[str, float], Sequence[str]]:
         policy = jobs.policy_of(model, GRPO())
         validation = Validation(rows, policy, PromptAnswerer(Decoder(model, TorchSampler(), 6), reward), 0, 3, 6)
         metrics, events = validation.measure(1)
@@ -177,9 +86,9 @@ def test_held_out_answers_without_a_score_are_left_out_and_told(
         assert [math.isnan(sample.score) for sample in samples] == [row in reward.bad for row in "012345"]
         return metrics, validation.alerts
 
-    whole, nothing = measured(Fails())
+    whole, nothing = measured(Even())
     assert nothing == [] and not any("scored" in name for name in whole)
-    found, alerts = measured(Fails(["1", "5"]))
+    found, alerts = measured(Even(["1", "5"]))
     assert found["val-aux/a/reward/scored@1"] == 0.8 and found["val-aux/b/reward/scored@1"] == 0.0
     assert "val-core/b/reward/mean@1" not in found  # a mean over nothing is not 0
     assert len(alerts) == 2 and alerts[0].startswith("f:1: ValueError: cannot score 1")
