@@ -21,7 +21,10 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
-from launcher.core.events import HeldOutScores
+from launcher.config.resolve import resolve
+from launcher.core.checkpoints import name_of
+from launcher.core.events import Event, HeldOutScores
+from launcher.engines.torch import assemble
 from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.network import CausalLM, Network
 from launcher.engines.torch.model.reference import Reference
@@ -36,6 +39,7 @@ from launcher.engines.torch.train.batching import Limits, collate, read_episodes
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Saver, TrainingPosition
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.models.scratch import Scratch
@@ -109,6 +113,19 @@ def shared(answers: list[tuple[list[int], list[int]]], size: int) -> list[tuple[
         prompt = first[: of_first.index(1)]
         found.append((prompt + ids[mask.index(1) :], [0] * len(prompt) + [1] * sum(mask)))
     return found
+
+
+def batch_of(rows: Sequence[tuple[int, list[int], int]]) -> Batch:
+    """Of each (group, ids, where the answer begins) a row."""
+    length, opening = (torch.tensor(x) for x in ([len(ids) for _, ids, _ in rows], [begin for *_, begin in rows]))
+    longest = int(length.max())
+    place = torch.arange(longest)[None]
+    return Batch(
+        tokens=torch.tensor([ids + [0] * (longest - len(ids)) for _, ids, _ in rows]),
+        length=length,
+        mask=((place >= opening[:, None]) & (place < length[:, None])).double(),
+        group=torch.tensor([group for group, *_ in rows]),
+    )
 
 
 def prompts(count: int) -> Rows:
@@ -242,10 +259,23 @@ def trained(kind: str, dtype: str, limits: Limits, steps: int = 5, **values: Any
     return {"metrics": metrics, "weights": weights(policy).tolist()}
 
 
+def saved(policy: Policy, root: Path, step: int = 2) -> Path:
+    written = Saver(root, policy, 3).save(TrainingPosition(step, 0, 0, 24))
+    assert (written.done, written.message) == (True, "")
+    return root / name_of(step)
+
+
 def weights(policy: Policy) -> torch.Tensor:
     """All that is trained, of the critic too, in one row."""
     networks = [policy.model, *([policy.critic.network] if policy.critic else [])]
     return torch.cat([full_tensor(weight.detach()).flatten() for net in networks for weight in net.parameters()])
+
+
+def run(folder: Path, words: Sequence[str], start: int = 0) -> list[Event]:
+    """The events of a whole run, in this process."""
+    told = list[Event]()
+    assemble.build_training(resolve(words), CPU, folder, start, told.append, lambda: False, lambda: None).train()
+    return told
 
 
 # ---- validating, and sampling until a step is full

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import batch_of
 
 from launcher.engines.torch.model.attention import Call
 from launcher.engines.torch.model.network import CausalLM
@@ -73,22 +74,11 @@ Ids = Callable[..., list[list[int]]]
 
 def grouped(ids: Ids, groups: Sequence[tuple[int, Sequence[int]]]) -> Batch:
     """Of each (prompt length, answer lengths) the answers to one prompt."""
-    rows, opening, group = [], [], []
+    rows = list[tuple[int, list[int], int]]()
     for number, (prompt_length, answers) in enumerate(groups):
         prompt, *found = ids(prompt_length, *answers, seed=number)
-        for answer in found:
-            rows.append(prompt + answer)
-            opening.append(prompt_length)
-            group.append(number)
-    width = max(map(len, rows))
-    length = torch.tensor([len(row) for row in rows])
-    place = torch.arange(width)[None]
-    return Batch(
-        tokens=torch.tensor([row + [0] * (width - len(row)) for row in rows]),
-        length=length,
-        mask=((place >= torch.tensor(opening)[:, None]) & (place < length[:, None])).double(),
-        group=torch.tensor(group),
-    )
+        rows += [(number, prompt + answer, prompt_length) for answer in found]
+    return batch_of(rows)
 
 
 GROUPS = ((6, (3, 5, 1, 4)), (2, (7,)), (6, (2, 2)), (9, (1, 1, 6)))

@@ -47,12 +47,15 @@ class Named(Reward):
         return [float(answer.ground_truth or "nan") for answer in answers]
 
 
-def held_out(prompts: list[list[int]], scores: list[str | None], sources: list[str]) -> Rows:
-    """Prompts without demonstrations."""
+def held_out(
+    sequences: Sequence[list[int]], truths: Sequence[str | None], sources: Sequence[str] = (), answer: int = 0
+) -> Rows:
+    """Prompts; with an answer of so many tokens at the end of each, demonstrations."""
     found = Rows()
-    for place, (ids, score, source) in enumerate(zip(prompts, scores, sources, strict=True)):
-        found.rows.append(Row(f"f:{place}", "", ground_truth=score, data_source=source))
-        found.tokens.append(Tokens(place, ids, []))
+    for place, (ids, truth) in enumerate(zip(sequences, truths, strict=True)):
+        source, response = sources[place] if sources else "a", "" if answer else None
+        found.rows.append(Row(f"f:{place}", "", response=response, ground_truth=truth, data_source=source))
+        found.tokens.append(Tokens(place, ids, [0] * (len(ids) - answer) + [1] * answer if answer else []))
     return found
 
 
@@ -104,7 +107,7 @@ def test_the_answers_are_those_of_the_model_to_that_row(
     model.module.generation_config.eos_token_id = [1, 3]
     answers = [generated(plain, prompt, 6, ends=[1, 3]) for prompt in prompts]
     texts = model.tokenizer.batch_decode([answer[:-1] if answer[-1] in (1, 3) else answer for answer in answers])
-    rows = held_out(prompts, [*texts[:4], texts[4] + "?"], ["a"] * 5)
+    rows = held_out(prompts, [*texts[:4], texts[4] + "?"])
     assert len(set(texts)) == 5
     low, high = 0.37553, 0.96378  # Wilson's interval of 4 out of 5, from tables
     assert validation(model, rows, Exact(strip=False)).measure(1)[0] == {
@@ -117,20 +120,13 @@ def test_the_answers_are_those_of_the_model_to_that_row(
 # ---- demonstrations
 
 
-def demonstrations(sequences: list[tuple[list[int], list[int]]], truths: Sequence[str | None]) -> Rows:
-    found = Rows()
-    for place, ((ids, mask), truth) in enumerate(zip(sequences, truths, strict=True)):
-        found.rows.append(Row(f"f:{place}", "", response="", ground_truth=truth, data_source="a"))
-        found.tokens.append(Tokens(place, ids, mask))
-    return found
-
-
 def test_the_loss_is_a_mean_over_answer_tokens(
     validation: Validating, family: Callable[..., Any], jobs: ModuleType, logp_alone: Callable[..., Tensor]
 ) -> None:
     model, plain = family("llama")
     sequences = jobs.sequences_of(1, 7)
-    rows = demonstrations(sequences, [None] * 7)
+    rows = held_out([ids for ids, _ in sequences], [None] * 7, answer=1)
+    rows.tokens[:] = [Tokens(place, *given) for place, given in enumerate(sequences)]
     total = tokens = 0.0
     for ids, mask in sequences:
         answer = torch.tensor(mask[1:], dtype=torch.float64)  # token 0 is never predicted
@@ -145,10 +141,10 @@ def test_a_demonstration_is_answered_from_its_prompt_alone(
 ) -> None:
     model = tiny()
     prompts = ids(3, 5, 2)
-    whole = [([*prompt, 20, 21, 1], [0] * len(prompt) + [1, 1, 1]) for prompt in prompts]
+    whole = held_out([[*prompt, 20, 21, 1] for prompt in prompts], ["1"] * 3, answer=3)
     prompted, written = Named(), Named()
-    validation(model, held_out(prompts, ["1"] * 3, ["a"] * 3), prompted).measure(1)
-    found = validation(model, demonstrations(whole, ["1"] * 3), written, SFT()).measure(1)[0]
+    validation(model, held_out(prompts, ["1"] * 3), prompted).measure(1)
+    found = validation(model, whole, written, SFT()).measure(1)[0]
     assert [answer.response for answer in written.asked] == [answer.response for answer in prompted.asked]
     assert set(found) - WILSON == {"val-core/a/reward/mean@1", "val/loss"}
 
@@ -159,7 +155,7 @@ def test_without_a_truth_the_first_prompts_are_answered_beside_their_references(
     """Greedily, at most twice as long as the longest reference; a conversation's first turn with a loss is one."""
     model = tiny()
     prompts = ids(3, 5, 2)
-    rows = demonstrations([([*prompt, 20, 21], [0] * len(prompt) + [1, 1]) for prompt in prompts], [None] * 3)
+    rows = held_out([[*prompt, 20, 21] for prompt in prompts], [None] * 3, answer=2)
     rows.rows[0] = replace(rows.rows[0], prompt="Hi?", response="Hello.")
     rows.rows[1] = replace(rows.rows[1], prompt=(Message("user", "a"), Message("assistant", "b")), response=None)
     decode = model.tokenizer.decode
@@ -196,11 +192,9 @@ def test_pairs_held_out_are_measured_by_their_loss(
     measured = validation(model, rows, Named(), DPO(), size=2)
     measured.policy.reference = Reference(tiny())
     metrics, (losses,) = measured.measure(1)
-    assert metrics == {
-        "val/dpo_loss": pytest.approx(math.log(2), rel=1e-12), "val/loss": pytest.approx(math.log(2), rel=1e-12),
-        "val/rewards/chosen": pytest.approx(0, abs=1e-12), "val/rewards/rejected": pytest.approx(0, abs=1e-12),
-        "val/rewards/margins": pytest.approx(0, abs=1e-12), "val/rewards/accuracies": 0.0,
-    }  # fmt: skip
+    rewards = dict.fromkeys((f"val/rewards/{name}" for name in ("chosen", "rejected", "margins", "accuracies")), 0.0)
+    expected = {"val/dpo_loss": math.log(2), "val/loss": math.log(2)} | rewards
+    assert metrics == pytest.approx(expected, rel=1e-12, abs=1e-12)
     assert isinstance(losses, HeldOutScores) and losses.metric == "loss"
     assert losses.scores == (pytest.approx(math.log(2), rel=1e-12),) * 5
 

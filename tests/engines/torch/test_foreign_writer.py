@@ -51,14 +51,11 @@ class Fake(Generator):
         yield {"timing_s/update_weights": 0.5}
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
-        answers = [
-            [20 + row, 30 + row] if row % 2 else [20 + row, 30 + row, 1]
-            for row in range(sum(len(request.keys) for request in requests))
-        ]
-        ends = ["end" if tokens[-1] == 1 else "length" for tokens in answers]
+        count = sum(len(request.keys) for request in requests)
+        answers = [[20 + row, 30 + row, *[1] * (row % 2 == 0)] for row in range(count)]
         return [
-            Turn(tokens, stop=stop, logp=[-token / 8 for token in tokens])
-            for tokens, stop in zip(answers, ends, strict=True)
+            Turn(tokens, stop="length" if row % 2 else "end", logp=[-token / 8 for token in tokens])
+            for row, tokens in enumerate(answers)
         ]
 
 
@@ -111,10 +108,6 @@ def batch_of(old: list[float], rollout: list[float], mask: list[int]) -> Batch:
     return Batch(tokens=tokens, length=torch.tensor([len(old)]), mask=row[2], old=row[0], rollout=row[1])
 
 
-def logs(*probabilities: float) -> list[float]:
-    return [math.log(p) for p in probabilities]
-
-
 def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:
     draw = torch.Generator().manual_seed(0)
     old, rollout = (-3 * torch.rand(1, 40, generator=draw, dtype=torch.float64) for _ in range(2))
@@ -147,7 +140,7 @@ def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:
 )
 def test_truncated_importance(old: float, rollout: float, weight: float) -> None:
     """min(p_trainer / p_sampler, cap), of the paper; without a gradient."""
-    part = batch_of(logs(old), logs(rollout), [1])
+    part = batch_of([math.log(old)], [math.log(rollout)], [1])
     seen = Mismatch(2.0)
     found = seen.record_and_weight(part).importance
     assert found.item() == pytest.approx(weight) and not found.requires_grad

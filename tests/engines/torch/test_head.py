@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jobs import batch_of
 from torch import Tensor
 
 from launcher.engines.torch.model import head
@@ -120,14 +121,7 @@ def drawn_groups(seed: int, groups: int = 9) -> Batch:
         for _ in range(draw.randint(1, 5)):
             rows.append((group, prompt + draw.choices(range(3, 48), k=draw.randint(1, 6)), len(prompt)))
     draw.shuffle(rows)
-    length = torch.tensor([len(ids) for _, ids, _ in rows])
-    opening, place = torch.tensor([prompt for _, _, prompt in rows]), torch.arange(LONGEST)[None]
-    return Batch(
-        tokens=torch.tensor([ids + [0] * (LONGEST - len(ids)) for _, ids, _ in rows]),
-        length=length,
-        mask=((place >= opening[:, None]) & (place < length[:, None])).double(),
-        group=torch.tensor([group for group, _, _ in rows]),
-    )
+    return batch_of(rows)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -177,10 +171,6 @@ def test_evened_cuts_the_largest_in_the_middle_and_never_within_a_key() -> None:
 
 def test_sequences_of_a_row_share_only_equal_beginnings() -> None:
     """Turns of a conversation that are each a sequence: a group, whose rows begin their answers at other places."""
-    longest, answer = 60, 4
-    length = torch.tensor([20, 30, 40, 50, 60])
-    place = torch.arange(longest)[None]
-    mask = ((place >= length[:, None] - answer) & (place < length[:, None])).double()
-    batch = Batch(tokens=place.repeat(5, 1), length=length, mask=mask, group=torch.zeros(5, dtype=torch.long))
+    batch = batch_of([(0, list(range(length)), length - 4) for length in (20, 30, 40, 50, 60)])
     parts = micro_batches(batch, Limits(1, 100), whole=False, share=True)
     assert all(pack(batch.rows(part)).ids.numel() <= 100 for part in parts) and len(parts) == 3

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from jobs import saved
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -17,7 +19,6 @@ from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Saver, TrainingPosition
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
 
@@ -72,12 +73,6 @@ def trained(jobs: ModuleType) -> Callable[..., Policy]:
     return make
 
 
-def saved(policy: Policy, root: Path, keep_base: bool = True) -> Path:
-    policy.model.keep_base = keep_base
-    assert Saver(root / "checkpoints", policy, 3).save(TrainingPosition(2, 0, 0, 24)).done
-    return root / "checkpoints" / "step_000002"
-
-
 def logits(module: torch.nn.Module) -> torch.Tensor:
     module.eval()
     with torch.no_grad():
@@ -87,6 +82,7 @@ def logits(module: torch.nn.Module) -> torch.Tensor:
 def test_pefts_own_reader_finds_the_same_model(trained: Callable[..., Policy], tmp_path: Path) -> None:
     policy = trained()
     policy.model.stop_at([5])
+    policy.model.keep_base = True
     folder = saved(policy, tmp_path) / "policy"
     assert {path.name for path in folder.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors", "base"}
     assert not (folder / "model.safetensors").exists()
@@ -106,27 +102,23 @@ def test_of_weights_that_stand_elsewhere_no_copy_is_kept(trained: Callable[..., 
     origin.module.save_pretrained(tmp_path / "origin")
     origin.tokenizer.save_pretrained(tmp_path / "origin")
     policy = trained(Pretrained(path=str(tmp_path / "origin"), dtype="float64", lora_rank=4))
-    folder = saved(policy, tmp_path / "run", keep_base=False)
+    policy.model.keep_base = False
+    folder = saved(policy, tmp_path / "run" / "checkpoints")
     assert not (folder / "policy" / "base").exists()
-    assert json.loads((folder / "policy" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
-        tmp_path / "origin"
-    )
+    config = json.loads((folder / "policy" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(tmp_path / "origin")
     merged = load_model(Pretrained(path=str(tmp_path / "run"), dtype="float64"), 0, CPU)
     assert (logits(merged.module) - logits(policy.model.module)).abs().max() <= 1e-12
 
 
-PLAIN = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64")
-
-
 def test_adapters_upon_adapters_lose_nothing(trained: Callable[..., Policy], tmp_path: Path) -> None:
     """Weights A, adapters B upon A, adapters C upon A + B: who loads C gets all three."""
-    model: Scratch | Pretrained = PLAIN
+    model: Scratch | Pretrained = replace(TINY, lora_rank=0)
     for name in "abc":
         policy = trained(model)
-        assert Saver(tmp_path / name / "checkpoints", policy, 3).save(TrainingPosition(2, 0, 0, 24)).done
+        folder = saved(policy, tmp_path / name / "checkpoints") / "policy"
         model = Pretrained(path=str(tmp_path / name), dtype="float64", lora_rank=4)
-    saved, c = tmp_path / "c" / "checkpoints" / "step_000002" / "policy", tmp_path / "c"
-    assert json.loads((saved / "adapter_config.json").read_text())["base_model_name_or_path"] == "base"
-    assert (saved / "base" / "config.json").is_file()
-    found = logits(load_model(Pretrained(path=str(c), dtype="float64"), 0, CPU).module)
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "base"
+    assert (folder / "base" / "config.json").is_file()
+    found = logits(load_model(replace(model, lora_rank=0), 0, CPU).module)
     assert (found - logits(policy.model.module)).abs().max() <= 1e-9

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jobs
 import pytest
 import torch
 
-from launcher.config.resolve import resolve
-from launcher.core.events import Event, Step
+from launcher.core.events import Step
 from launcher.core.metrics import described, metric
-from launcher.engines.torch import assemble
 from launcher.engines.torch.train.measure import mean_max_min, spreads
 
 SMALL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32",
@@ -36,10 +35,9 @@ RUNS = {
 
 @pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
 def test_every_metric_has_an_entry(words: list[str], tmp_path: Path) -> None:
-    run, told = resolve([*SMALL, *words]), list[Event]()
-    cpu = torch.device("cpu")
-    assemble.build_training(run, cpu, tmp_path, 0, told.append, lambda: False, lambda: None).train()
-    names = {name for event in told if isinstance(event, Step) for name in event.metrics}
+    names = {
+        name for event in jobs.run(tmp_path, [*SMALL, *words]) if isinstance(event, Step) for name in event.metrics
+    }
     assert len(names) > 10
     assert not [name for name in sorted(names) if metric(name) is None], "add them to conf/metrics.yaml"
 

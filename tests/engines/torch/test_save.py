@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import saved
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from launcher.algorithms.grpo import GRPO
@@ -55,12 +56,6 @@ def train(jobs: ModuleType) -> Callable[[Policy, int, int], list[dict[str, float
         return found
 
     return train
-
-
-def saved(policy: Policy, root: Path, step: int = 3, keep: int = 3) -> Path:
-    written = Saver(root, policy, keep).save(TrainingPosition(step, 0, 0, 24))
-    assert (written.done, written.message) == (True, "")
-    return root / checkpoints.name_of(step)
 
 
 def weights(model: CausalLM) -> list[torch.Tensor]:

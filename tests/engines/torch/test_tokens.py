@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -17,9 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from launcher.config.resolve import resolve
-from launcher.core.events import Alert, Event, Step, TrainingGroup
-from launcher.engines.torch import assemble
+from launcher.core.events import Alert, Step, TrainingGroup
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.batching import collate
 from launcher.engines.torch.train.tokens import TokenLog
@@ -33,20 +32,13 @@ SMALL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "mod
 TWICE = ["trainer.ppo_epochs=2"]
 
 
-def trained(folder: Path, words: list[str], start: int = 0) -> list[Event]:
-    run, events = resolve([*SMALL, *words]), list[Event]()
-    cpu = torch.device("cpu")
-    assemble.build_training(run, cpu, folder, start, events.append, lambda: False, lambda: None).train()
-    return events
-
-
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / NAME).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("words", [[], TWICE], ids=["on-policy", "off-policy"])
 def test_each_logged_answer_has_its_tokens_once_more_after_going_back(words: list[str], tmp_path: Path) -> None:
-    groups = [event for event in trained(tmp_path, words) if isinstance(event, TrainingGroup)]
+    groups = [event for event in jobs.run(tmp_path, [*SMALL, *words]) if isinstance(event, TrainingGroup)]
     lines = lines_of(tmp_path)
     assert [(line["step"], line["group"], line["answer"]) for line in lines] == [
         (group.step, group.group, answer) for group in groups for answer in range(2)
@@ -62,7 +54,7 @@ def test_each_logged_answer_has_its_tokens_once_more_after_going_back(words: lis
 
     with (tmp_path / NAME).open("a") as file:
         file.write('{"step":3,"gro')  # a kill
-    trained(tmp_path, words, start=2)
+    jobs.run(tmp_path, [*SMALL, *words], start=2)
     again = (tmp_path / NAME).read_text().splitlines()[len(lines) + 1 :]
     assert list(map(json.loads, again)) == [line for line in lines if line["step"] > 2]
     for line in lines:
@@ -72,9 +64,9 @@ def test_each_logged_answer_has_its_tokens_once_more_after_going_back(words: lis
 
 
 def test_nothing_is_written_where_no_groups_are_logged_and_what_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    assert trained(tmp_path, ["trainer.log_groups=0"]) and not (tmp_path / "samples").exists()
+    assert jobs.run(tmp_path, [*SMALL, "trainer.log_groups=0"]) and not (tmp_path / "samples").exists()
     (tmp_path / "samples").write_text("in the way")
-    events = trained(tmp_path, ["trainer.total_training_steps=1"])
+    events = jobs.run(tmp_path, [*SMALL, "trainer.total_training_steps=1"])
     assert [event.step for event in events if isinstance(event, Step)][-1] == 1
     assert any("tokens of logged answers are not written: " in one.text for one in events if isinstance(one, Alert))
 
