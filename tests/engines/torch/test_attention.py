@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import entering, family, ids, logp_alone, tiny
 from jobs import batch_of
 
 from launcher.engines.torch.model.attention import Call
-from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.packing import pack
 from launcher.engines.torch.train.batching import collate
 from launcher.spec.algorithm import Batch
@@ -43,15 +42,7 @@ def test_long_sequences_are_padded_little_and_short_ones_share_a_call() -> None:
         ("mamba", False),  # a state that runs on from one sequence into the next
     ],
 )
-def test_packed_is_what_each_sequence_is_alone(
-    name: str,
-    packs: bool,
-    family: Callable[..., Any],
-    ids: Callable[..., list[list[int]]],
-    jobs: ModuleType,
-    logp_alone: Callable[..., torch.Tensor],
-    entering: Callable[..., list[tuple[int, int]]],
-) -> None:
+def test_packed_is_what_each_sequence_is_alone(name: str, packs: bool) -> None:
     """And padding never reaches the model: sequences stand in one row, or equal lengths together."""
     model, plain = family(name)
     assert model.supports_packing == packs
@@ -72,7 +63,7 @@ NEAR = {"mamba": 1e-5}  # transformers runs its state in float32, whatever the w
 Ids = Callable[..., list[list[int]]]
 
 
-def grouped(ids: Ids, groups: Sequence[tuple[int, Sequence[int]]]) -> Batch:
+def grouped(groups: Sequence[tuple[int, Sequence[int]]]) -> Batch:
     """Of each (prompt length, answer lengths) the answers to one prompt."""
     rows = list[tuple[int, list[int], int]]()
     for number, (prompt_length, answers) in enumerate(groups):
@@ -84,7 +75,7 @@ def grouped(ids: Ids, groups: Sequence[tuple[int, Sequence[int]]]) -> Batch:
 GROUPS = ((6, (3, 5, 1, 4)), (2, (7,)), (6, (2, 2)), (9, (1, 1, 6)))
 
 
-def irregular(batch: Batch, ids: Ids) -> Batch:
+def irregular(batch: Batch) -> Batch:
     """A tool's words inside an answer, and one answer whose first words are not looked at, so it opens later; rows of
     which nothing is predicted, one of a family, and the only one of its group; two rows of a group with another
     prompt."""
@@ -93,11 +84,11 @@ def irregular(batch: Batch, ids: Ids) -> Batch:
     return batch
 
 
-def without_groups(batch: Batch, ids: Ids) -> Batch:
+def without_groups(batch: Batch) -> Batch:
     return Batch(batch.tokens, batch.length, batch.mask)
 
 
-def one_group(batch: Batch, ids: Ids) -> Batch:
+def one_group(batch: Batch) -> Batch:
     """All rows are called one group, though most prompts differ."""
     return Batch(batch.tokens, batch.length, batch.mask, torch.zeros(len(batch), dtype=torch.long))
 
@@ -105,12 +96,11 @@ def one_group(batch: Batch, ids: Ids) -> Batch:
 @pytest.mark.parametrize(("name", "ragged"), [("mistral", True), ("qwen3", False)])  # a window of 3; norms of heads
 @pytest.mark.parametrize("case", [irregular, without_groups, one_group], ids=lambda case: case.__name__)
 def test_rows_are_what_they_are_alone(
-    name: str, case: Callable[..., Batch], ragged: bool, family: Callable[..., Any], ids: Ids,
-    exact: Callable[..., None],
-) -> None:  # fmt: skip
+    name: str, case: Callable[..., Batch], ragged: bool, exact: Callable[..., None]
+) -> None:
     model, plain = family(name)
     exact(model, plain)
-    batch = case(grouped(ids, GROUPS), ids)
+    batch = case(grouped(GROUPS))
     weight = torch.randn(batch.tokens.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     packed = pack(batch, ragged=ragged)
     predicted = batch.mask.any(1)
@@ -130,6 +120,6 @@ def test_rows_are_what_they_are_alone(
 
 
 @pytest.mark.parametrize(("dtype", "shares"), [("float64", False), ("float32", True), ("bfloat16", True)])
-def test_a_model_shares_but_in_float64(dtype: str, shares: bool, tiny: Callable[..., CausalLM], ids: Ids) -> None:
-    batch = grouped(ids, GROUPS)
+def test_a_model_shares_but_in_float64(dtype: str, shares: bool) -> None:
+    batch = grouped(GROUPS)
     assert (tiny(dtype=dtype).pack(batch).ids.shape[1] < batch.length.sum()) == shares

@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
+import jobs
 import numpy as np
 import pytest
 import torch
+from families import tiny
 
 from launcher.algorithms.gigpo import GiGPO
 from launcher.algorithms.grpo import GRPO
@@ -106,7 +107,7 @@ def several(number: int, turn: int) -> Observation:
 
 
 @pytest.fixture
-def chat(tiny: Callable[..., CausalLM], exact: Callable[..., None]) -> tuple[CausalLM, Bridge]:
+def chat(exact: Callable[..., None]) -> tuple[CausalLM, Bridge]:
     words = ("<tool_call>", "</tool_call>", '"name": ', '"arguments": ')
     model = tiny(chat=True, words=words, max_position_embeddings=1024)
     exact(model, model.base)
@@ -172,7 +173,7 @@ def test_a_turn_of_a_decoder_goes_on_with_the_random_numbers_of_the_first(chat: 
     [(kind(loss_agg_mode="token-mean"), rows) for kind, rows in ((GRPO, 1), (TurnGRPO, 8), (GiGPO, 8))],
 )
 def test_the_gradient_is_that_of_a_plain_reference_and_tools_get_none(
-    chat: tuple[CausalLM, Bridge], jobs: ModuleType, algorithm: GRPO, rows: int
+    chat: tuple[CausalLM, Bridge], algorithm: GRPO, rows: int
 ) -> None:
     model, _ = chat
     scripts = {1: [call(a=number) for number in range(5)] + ["7"], 2: [call(b=1), call(b=1), "8"], 3: ["9"]}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import family, tiny
 from jobs import Known
 from peft import PeftModel
 from safetensors.torch import load_file
@@ -73,7 +73,7 @@ def rolled(model: CausalLM) -> tuple[Batch, dict[str, float], Fake]:
     return batch, told, generator
 
 
-def test_each_tokens_log_probability_stands_where_the_token_does(tiny: Callable[..., CausalLM]) -> None:
+def test_each_tokens_log_probability_stands_where_the_token_does() -> None:
     batch, told, generator = rolled(tiny())
     assert generator.awoken == 1 and told["timing_s/update_weights"] == 0.5
     answer = (batch.mask > 0) & (batch.preference == 0)[:, None]
@@ -83,7 +83,7 @@ def test_each_tokens_log_probability_stands_where_the_token_does(tiny: Callable[
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_a_policys_update_notes_how_far_they_are_apart(epochs: int, jobs: ModuleType) -> None:
+def test_a_policys_update_notes_how_far_they_are_apart(epochs: int) -> None:
     """On-policy by the log-probabilities that the update computes anyway, otherwise by those before it: equal ones."""
     policy = jobs.policy_for("gspo_selfplay", "float64", Limits(3))
     policy.mismatch = Mismatch(2.0)
@@ -166,7 +166,7 @@ def loud(model: CausalLM) -> CausalLM:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
-def test_names_and_tensors_are_those_of_a_checkpoint(name: str, family: Callable[..., Any], tmp_path: Path) -> None:
+def test_names_and_tensors_are_those_of_a_checkpoint(name: str, tmp_path: Path) -> None:
     """transformers holds a mixture's experts in one tensor; a checkpoint holds each alone, and so do other programs."""
     model, _ = family(name, torch.float32)
     loud(model).module.save_pretrained(tmp_path)

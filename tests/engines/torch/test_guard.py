@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
+import jobs
 import pytest
 import torch
 from torch import Tensor
@@ -99,7 +100,7 @@ def loss(added: float | None) -> Callable[[Policy, Batch], Batch]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_not_finite_is_named_and_changes_nothing(
-    kind: str, change: Callable[[Policy, Batch], Batch], name: str, jobs: ModuleType
+    kind: str, change: Callable[[Policy, Batch], Batch], name: str
 ) -> None:
     policy: Policy = jobs.policy_for(kind, "float64", Limits(5))
     assert policy.update(jobs.prepared(policy), 1).nonfinite_source == ""  # the optimizer has something to lose
@@ -135,12 +136,12 @@ class Listed:
 
     alerts: tuple[str, ...] = ()
 
-    def __init__(self, jobs: ModuleType, policy: Policy, changes: dict[int, Change]) -> None:
-        self.jobs, self.policy, self.changes = jobs, policy, changes
+    def __init__(self, policy: Policy, changes: dict[int, Change]) -> None:
+        self.policy, self.changes = policy, changes
         self.order = Order(60, 6, 0, True)
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
-        batch = self.jobs.batch_for(self.policy.algorithm, self.policy.model, step)
+        batch = jobs.batch_for(self.policy.algorithm, self.policy.model, step)
         changed = self.changes.get(step, lambda given: given)(batch)
         self.alerts = () if changed.reward.isfinite().all() else (WHY,)
         return changed, {}
@@ -168,41 +169,35 @@ class Measured:
 Gone = tuple[list[Event], list[torch.Tensor], Policy, str]
 
 
-@pytest.fixture
-def gone(jobs: ModuleType) -> Callable[..., Gone]:
+def train(
+    changes: dict[int, Change], *words: str, kind: str = "grpo", steps: int = 6, measured: Measured | None = None,
+    policy: Policy | None = None,
+) -> Gone:  # fmt: skip
     """What was told, the weights before each event, the policy, and why it ended early."""
+    policy = policy or jobs.policy_for(kind, "float64", Limits(16))
+    told, held = list[Event](), list[torch.Tensor]()
 
-    def train(
-        changes: dict[int, Change], *words: str, kind: str = "grpo", steps: int = 6, measured: Measured | None = None
-    ) -> Gone:
-        policy = jobs.policy_for(kind, "float64", jobs.Limits(16))
-        told, held = list[Event](), list[torch.Tensor]()
+    def emit(event: Event) -> None:
+        told.append(event)
+        held.append(jobs.weights(policy))
 
-        def emit(event: Event) -> None:
-            told.append(event)
-            held.append(jobs.weights(policy))
-
-        saver: Any = SimpleNamespace(save=lambda position: SaveResult(True))
-        run, source = resolve([*WORDS, "trainer.test_freq=-1", *words]), Listed(jobs, policy, changes)
-        training = Training(
-            run, policy, None, source, measured, saver, TrainingPosition(0, 0, 0, 60), steps, emit, lambda: False,
-            lambda: None,
-        )  # fmt: skip
-        try:
-            assert training.train()
-        except Problems as problems:
-            return told, held, policy, "\n".join(problems.lines)
-        return told, held, policy, ""
-
-    return train
+    saver: Any = SimpleNamespace(save=lambda position: SaveResult(True))
+    run, source = resolve([*WORDS, "trainer.test_freq=-1", *words]), Listed(policy, changes)
+    position = TrainingPosition(0, 0, 0, 60)
+    training = Training(run, policy, None, source, measured, saver, position, steps, emit, lambda: False, lambda: None)
+    try:
+        assert training.train()
+    except Problems as problems:
+        return told, held, policy, "\n".join(problems.lines)
+    return told, held, policy, ""
 
 
 def told_of(events: Sequence[Event], step: int) -> list[Event]:
     return [event for event in events if isinstance(event, Alert | Step | Saved) and event.step == step]
 
 
-def test_a_step_without_a_scored_group_is_skipped_and_told_before_it(gone: Callable[..., Gone]) -> None:
-    events, held, _, ended = gone({3: bad_reward(math.nan)})
+def test_a_step_without_a_scored_group_is_skipped_and_told_before_it() -> None:
+    events, held, _, ended = train({3: bad_reward(math.nan)})
     assert ended == ""
     why, alert, step = told_of(events, 3)
     assert isinstance(why, Alert) and isinstance(alert, Alert) and isinstance(step, Step)
@@ -219,9 +214,9 @@ def test_a_step_without_a_scored_group_is_skipped_and_told_before_it(gone: Calla
     assert [event for event in events if isinstance(event, Alert)] == [why, alert]
 
 
-def test_the_run_ends_after_so_many_bad_steps_in_a_row(gone: Callable[..., Gone]) -> None:
+def test_the_run_ends_after_so_many_bad_steps_in_a_row() -> None:
     bad = bad_reward(math.nan)
-    events, held, _, why = gone({2: bad, 3: bad, 5: bad, 6: bad, 7: bad, 8: bad}, "trainer.max_bad_steps=3", steps=9)
+    events, held, _, why = train({2: bad, 3: bad, 5: bad, 6: bad, 7: bad, 8: bad}, "trainer.max_bad_steps=3", steps=9)
     line = "step 7: no group of answers could be scored, 3 steps in a row; use a reward that gives numbers"
     assert why == f"{line}\n{WHY}"
     assert [event.step for event in events if isinstance(event, Alert)] == [2, 2, 3, 3, 5, 5, 6, 6, 7, 7]
@@ -230,19 +225,16 @@ def test_the_run_ends_after_so_many_bad_steps_in_a_row(gone: Callable[..., Gone]
 
 
 @pytest.mark.parametrize(("kind", "bad_from"), [("grpo", 1), ("dpo", 1), ("grpo", 2)])
-def test_the_remedy_is_another_model_or_a_smaller_step(
-    kind: str, bad_from: int, jobs: ModuleType, gone: Callable[..., Gone], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_remedy_is_another_model_or_a_smaller_step(kind: str, bad_from: int) -> None:
     """Weights that are not finite from the start are the model's fault."""
     policy = jobs.policy_for(kind, "float64", jobs.Limits(16))
-    monkeypatch.setattr(jobs, "policy_for", lambda *_: policy)
 
     def spoil(batch: Batch) -> Batch:
         for network in (policy.reference.model, *([policy.model] if bad_from == 1 else [])):
             network.base.get_output_embeddings().weight.data[:] = math.nan
         return batch
 
-    events, _, _, why = gone({bad_from: spoil}, "trainer.max_bad_steps=2", kind=kind)
+    events, _, _, why = train({bad_from: spoil}, "trainer.max_bad_steps=2", policy=policy)
     if bad_from == 1:
         assert why.startswith("step 2: ") and "use a model whose weights are finite numbers" in why
         return
@@ -251,8 +243,8 @@ def test_the_remedy_is_another_model_or_a_smaller_step(
     assert isinstance(alert, Alert) and "reference is not finite" in alert.text and isinstance(step, Step)
 
 
-def test_steps_with_nothing_to_learn_are_not_bad(gone: Callable[..., Gone]) -> None:
-    events, held, _, why = gone(dict.fromkeys(range(2, 6), all_equal), "trainer.max_bad_steps=2", kind="dapo")
+def test_steps_with_nothing_to_learn_are_not_bad() -> None:
+    events, held, _, why = train(dict.fromkeys(range(2, 6), all_equal), "trainer.max_bad_steps=2", kind="dapo")
     assert why == ""
     alerts = [(event.step, event.text) for event in events if isinstance(event, Alert)]
     assert alerts == [
@@ -267,7 +259,7 @@ def test_steps_with_nothing_to_learn_are_not_bad(gone: Callable[..., Gone]) -> N
     assert not torch.equal(steps[6][1], steps[5][1])
 
 
-def test_in_critic_warmup_only_the_critic_learns(jobs: ModuleType) -> None:
+def test_in_critic_warmup_only_the_critic_learns() -> None:
     policy = jobs.policy_for("ppo", "float64", jobs.Limits(16))
     policy.critic_warmup = 2
     actor = [weight.clone() for weight in policy.model.parameters()]
@@ -292,11 +284,9 @@ def test_in_critic_warmup_only_the_critic_learns(jobs: ModuleType) -> None:
         (["trainer.best_metric=val/lss", "trainer.keep_best=0"], None),  # nobody asked for a best
     ],
 )  # fmt: skip
-def test_a_metric_that_is_not_measured_is_told_once(
-    words: list[str], text: str | None, gone: Callable[..., Gone]
-) -> None:
+def test_a_metric_that_is_not_measured_is_told_once(words: list[str], text: str | None) -> None:
     """Before the event of the step, so that a resumed run does not tell it again."""
-    events, *_ = gone({}, *words, steps=2, measured=Measured())
+    events, *_ = train({}, *words, steps=2, measured=Measured())
     assert [(event.step, event.text) for event in events if isinstance(event, Alert)] == ([(0, text)] if text else [])
     kinds = [type(event) for event in events]
     assert not text or kinds.index(Alert) < kinds.index(Step)

@@ -7,9 +7,9 @@ import json
 import math
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
 
@@ -29,7 +29,7 @@ LLAMA = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1)
 
 
 @pytest.fixture
-def policy(jobs: ModuleType) -> Policy:
+def policy() -> Policy:
     model = load_model(LLAMA, 0, torch.device("cpu"))
     return jobs.policy_of(model, SFT(), optim=Optim(lr=1e-2), limits=Limits(4), steps=8)
 
@@ -122,7 +122,7 @@ def test_a_weight_belongs_to_a_part() -> None:
     assert {name: part_of(name) for name in PARTS} == PARTS
 
 
-def test_a_sample_says_how_far_a_large_weight_moved(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_says_how_far_a_large_weight_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = jobs.policy_for("sft", "float64", jobs.Limits(16))
     begun = [weight.detach().clone() for weight in policy.actor.weights]
     whole = sample(policy.actor.network)
@@ -140,7 +140,7 @@ def test_a_sample_says_how_far_a_large_weight_moved(jobs: ModuleType, monkeypatc
 
 
 @pytest.mark.parametrize("start", [True, False])
-def test_a_resumed_run_measures_from_its_beginning(jobs: ModuleType, start: bool, tmp_path: Path) -> None:
+def test_a_resumed_run_measures_from_its_beginning(start: bool, tmp_path: Path) -> None:
     policy = jobs.policy_for("sft", "float64", jobs.Limits(16))
     policy.actor.start = sample(policy.actor.network) if start else None  # as in an older checkpoint
     jobs.train_until(policy, 1, {})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
+import jobs
 import pytest
 import torch
 from jobs import saved
@@ -33,7 +32,7 @@ def held(policy: Policy, *, adapters: bool = True) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["dpo", "ppo"])
-def test_every_algorithm_trains_adapters_and_nothing_else(kind: str, jobs: ModuleType) -> None:
+def test_every_algorithm_trains_adapters_and_nothing_else(kind: str) -> None:
     policy: Policy = jobs.policy_for(kind, "float64", Limits(5), lora_rank=4)
     before, weights = held(policy), held(policy, adapters=False)
     assert len(before) == 2 * 7  # two matrices beside each of a layer's seven
@@ -47,7 +46,7 @@ def test_every_algorithm_trains_adapters_and_nothing_else(kind: str, jobs: Modul
     }
 
 
-def test_the_reference_is_the_policy_without_its_adapters(jobs: ModuleType) -> None:
+def test_the_reference_is_the_policy_without_its_adapters() -> None:
     policy: Policy = jobs.policy_for("grpo", "float64", Limits(16), lora_rank=4)
     jobs.train_until(policy, 1, {})
     batch = policy.annotate(jobs.rollouts_of(policy.model, 2), Clock(), on_policy=False)
@@ -62,15 +61,11 @@ def test_the_reference_is_the_policy_without_its_adapters(jobs: ModuleType) -> N
 # ---- checkpoints
 
 
-@pytest.fixture
-def trained(jobs: ModuleType) -> Callable[..., Policy]:
-    def make(model: Scratch | Pretrained = TINY) -> Policy:
-        policy: Policy = jobs.policy_of(load_model(model, 0, CPU), jobs.SFT(), optim=jobs.Optim(lr=1e-2))
-        for step in (1, 2):
-            policy.update(jobs.rollouts_of(policy.model, step), step)
-        return policy
-
-    return make
+def trained(model: Scratch | Pretrained = TINY) -> Policy:
+    policy: Policy = jobs.policy_of(load_model(model, 0, CPU), jobs.SFT(), optim=jobs.Optim(lr=1e-2))
+    for step in (1, 2):
+        policy.update(jobs.rollouts_of(policy.model, step), step)
+    return policy
 
 
 def logits(module: torch.nn.Module) -> torch.Tensor:
@@ -79,7 +74,7 @@ def logits(module: torch.nn.Module) -> torch.Tensor:
         return module(input_ids=torch.arange(3, 12)[None], use_cache=False).logits
 
 
-def test_pefts_own_reader_finds_the_same_model(trained: Callable[..., Policy], tmp_path: Path) -> None:
+def test_pefts_own_reader_finds_the_same_model(tmp_path: Path) -> None:
     policy = trained()
     policy.model.stop_at([5])
     policy.model.keep_base = True
@@ -97,7 +92,7 @@ def test_pefts_own_reader_finds_the_same_model(trained: Callable[..., Policy], t
     assert (plain - logits(load_model(TINY, 0, CPU, adapt=False).module)).abs().max() <= 1e-12  # as it was
 
 
-def test_of_weights_that_stand_elsewhere_no_copy_is_kept(trained: Callable[..., Policy], tmp_path: Path) -> None:
+def test_of_weights_that_stand_elsewhere_no_copy_is_kept(tmp_path: Path) -> None:
     origin = load_model(TINY, 0, CPU, adapt=False)
     origin.module.save_pretrained(tmp_path / "origin")
     origin.tokenizer.save_pretrained(tmp_path / "origin")
@@ -111,7 +106,7 @@ def test_of_weights_that_stand_elsewhere_no_copy_is_kept(trained: Callable[..., 
     assert (logits(merged.module) - logits(policy.model.module)).abs().max() <= 1e-12
 
 
-def test_adapters_upon_adapters_lose_nothing(trained: Callable[..., Policy], tmp_path: Path) -> None:
+def test_adapters_upon_adapters_lose_nothing(tmp_path: Path) -> None:
     """Weights A, adapters B upon A, adapters C upon A + B: who loads C gets all three."""
     model: Scratch | Pretrained = replace(TINY, lora_rank=0)
     for name in "abc":

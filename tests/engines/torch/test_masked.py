@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import tiny
 from jobs import Even
 
 from launcher.algorithms.grpo import GRPO
 from launcher.core.events import Sample, from_line, to_line
-from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure
@@ -32,7 +32,7 @@ def nonfinite_source(batch: Batch, *rows: int) -> Batch:
     return replace(batch, reward=batch.reward.index_fill(0, torch.tensor(rows), math.nan))
 
 
-def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor, dict[str, float]]:
+def learnt(policy: Policy, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
     """The weights after an off-policy update from the batch, and what it measured."""
     batch = policy.annotate(mask_unscored(batch), Clock(), on_policy=False)
     made, _ = policy.algorithm.prepare(batch, {})
@@ -42,20 +42,20 @@ def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor
 
 
 @pytest.mark.parametrize(("kind", "limits"), [("ppo", Limits(3)), ("gspo_selfplay", Limits(16, 40))], ids=str)
-def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Limits, jobs: ModuleType) -> None:
+def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Limits) -> None:
     weights = []
     for excluded in (True, False):
         policy = jobs.policy_for(kind, "float64", limits)
         batch = jobs.batch_for(policy.algorithm, policy.model, 1)
         row = int((batch.preference == 0).nonzero()[0])  # of mixed rows a prompt's
         group = batch.group == batch.group[row]
-        weights.append(learnt(policy, nonfinite_source(batch, row + 1) if excluded else batch.rows(~group), jobs))
+        weights.append(learnt(policy, nonfinite_source(batch, row + 1) if excluded else batch.rows(~group)))
     (ours, told), (expected, wanted) = weights
     assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
     assert told == pytest.approx(wanted, rel=1e-9, abs=1e-12)  # means, too, are taken over the others
 
 
-def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
+def test_means_are_taken_over_what_was_scored() -> None:
     batch = jobs.rollouts_of(jobs.small("float64"), 1)
     received = nonfinite_source(batch, 0)
     made = mask_unscored(received)
@@ -72,9 +72,7 @@ def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
 # ---- held out
 
 
-def test_held_out_answers_without_a_score_are_left_out_and_told(
-    tiny: Callable[..., CausalLM], jobs: ModuleType
-) -> None:
+def test_held_out_answers_without_a_score_are_left_out_and_told() -> None:
     rows, model = jobs.prompts(6), tiny()
     rows.rows[:] = [replace(row, data_source="b" if row.ground_truth == "5" else "a") for row in rows.rows]
 
@@ -100,7 +98,7 @@ f64 = torch.float64
 
 
 @pytest.fixture
-def step(jobs: ModuleType) -> tuple[Batch, Batch]:
+def step() -> tuple[Batch, Batch]:
     """A step of PPO, as it was sampled and with its advantages."""
     policy = jobs.policy_for("ppo", "float64", Limits(5))
     return jobs.rollouts_of(policy.model, 1), jobs.prepared(policy)
@@ -175,7 +173,7 @@ def test_distributions_come_seldom() -> None:
     assert measure.distribution(1, "x", torch.tensor([math.nan, -math.inf]), shared=False) is None
 
 
-def test_gradient_norms_are_those_before_clipping(jobs: ModuleType) -> None:
+def test_gradient_norms_are_those_before_clipping() -> None:
     policy = jobs.policy_for("grpo", "float64", Limits(5))
     policy.actor.optim = replace(policy.actor.optim, clip_grad=1e-9)
     batch = jobs.prepared(policy)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import family, tiny
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, get_scheduler
 
@@ -35,7 +36,7 @@ def updated(policy: Policy, batch: Batch, step: int) -> dict[str, float]:
 # ---- what it does
 
 
-def test_a_step_is_plain_torchs(family: Callable[..., Any], jobs: ModuleType) -> None:
+def test_a_step_is_plain_torchs() -> None:
     """Cross-entropy with ignored prompts, clip, AdamW; five steps, weight by weight."""
     model, plain = family("llama")
     optim = Optim(lr=1e-2, clip_grad=0.3, weight_decay=0.1, betas=(0.8, 0.95), lr_warmup_steps=3, adam_eps=1e-5)
@@ -67,7 +68,7 @@ def test_a_step_is_plain_torchs(family: Callable[..., Any], jobs: ModuleType) ->
             assert (ours - plains).abs().max() < 1e-9
 
 
-def test_names_and_denominators_of_what_it_reports(tiny: Tiny, jobs: ModuleType) -> None:
+def test_names_and_denominators_of_what_it_reports() -> None:
     """Two updates with the same old log-probabilities, so that the second is off-policy and something is clipped."""
     model = tiny()
     policy = jobs.policy_of(model, GRPO(kl_loss_coef=0.5), reference=tiny(seed=1), optim=Optim(lr=3e-2))
@@ -114,7 +115,7 @@ def distances(logp: torch.Tensor, batch: Batch) -> dict[str, float]:
     return {name: value.item() for name, value in found.items()}
 
 
-def test_far_from_the_sampling_policy_the_guard_clamps_and_counts(tiny: Tiny, jobs: ModuleType) -> None:
+def test_far_from_the_sampling_policy_the_guard_clamps_and_counts() -> None:
     """S4-10: document 004's clamp to ±10 says how much of the step it holds, and what it was before."""
     far = {}
     for most in (None, 10.0):
@@ -134,7 +135,7 @@ def test_far_from_the_sampling_policy_the_guard_clamps_and_counts(tiny: Tiny, jo
         assert found["actor/seq_log_ratio_max"] == pytest.approx(12 * batch.mask[0].sum().item(), rel=1e-9)
 
 
-def test_on_policy_old_is_what_annotate_would_find(tiny: Tiny, jobs: ModuleType) -> None:
+def test_on_policy_old_is_what_annotate_would_find() -> None:
     found = []
     for on_policy in (True, False):
         model = tiny()
@@ -183,7 +184,7 @@ def test_rates_are_those_that_transformers_sets(kind: str, warm: int, steps: int
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])  # gpt-oss has biases of two dimensions, and sinks of one
-def test_weight_decay_spares_what_transformers_spares(family: str, jobs: ModuleType) -> None:
+def test_weight_decay_spares_what_transformers_spares(family: str) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
     config = AutoConfig.for_model(family, vocab_size=48, **sizes, intermediate_size=16, head_dim=8, num_local_experts=4)
     model = CausalLM(AutoModelForCausalLM.from_config(config), character_tokenizer("abc"))

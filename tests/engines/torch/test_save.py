@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import ids
 from jobs import saved
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -29,33 +29,23 @@ from launcher.models.scratch import Scratch
 from launcher.spec.run import Optim
 
 CPU = torch.device("cpu")
-PolicyOf = Callable[..., Policy]
-Train = Callable[[Policy, int, int], list[dict[str, float]]]
 
 LLAMA = Scratch(hidden_size=32, intermediate_size=48, num_key_value_heads=2)
 TIED = Scratch(architecture="qwen3", hidden_size=32, intermediate_size=48, tie_word_embeddings=True)
 BF16 = Scratch(hidden_size=32, intermediate_size=48, dtype="bfloat16")
 
 
-@pytest.fixture
-def policy_of(jobs: ModuleType) -> Callable[..., Policy]:
-    def make(model: CausalLM, algorithm: SFT | GRPO | None = None) -> Policy:
-        optim = Optim(lr=1e-2, lr_warmup_steps=3, lr_scheduler_type="cosine")
-        return jobs.policy_of(model, algorithm or SFT(), optim=optim, limits=Limits(4), steps=8)
-
-    return make
+def policy_of(model: CausalLM, algorithm: SFT | GRPO | None = None) -> Policy:
+    optim = Optim(lr=1e-2, lr_warmup_steps=3, lr_scheduler_type="cosine")
+    return jobs.policy_of(model, algorithm or SFT(), optim=optim, limits=Limits(4), steps=8)
 
 
-@pytest.fixture
-def train(jobs: ModuleType) -> Callable[[Policy, int, int], list[dict[str, float]]]:
-    def train(policy: Policy, first: int, last: int) -> list[dict[str, float]]:
-        found = []
-        for step in range(first, last + 1):
-            batch = policy.algorithm.prepare(jobs.rollouts_of(policy.model, step), {})[0]
-            found.append(dict(policy.update(batch, step).metrics))
-        return found
-
-    return train
+def train(policy: Policy, first: int, last: int) -> list[dict[str, float]]:
+    found = []
+    for step in range(first, last + 1):
+        batch = policy.algorithm.prepare(jobs.rollouts_of(policy.model, step), {})[0]
+        found.append(dict(policy.update(batch, step).metrics))
+    return found
 
 
 def weights(model: CausalLM) -> list[torch.Tensor]:
@@ -70,9 +60,7 @@ def weights(model: CausalLM) -> list[torch.Tensor]:
     [(LLAMA, GRPO()), (BF16, SFT()), (replace(LLAMA, lora_rank=4), SFT())],
     ids=["llama", "bfloat16", "adapters"],
 )
-def test_training_goes_on_to_the_last_bit(
-    spec: Scratch, algorithm: SFT | GRPO, tmp_path: Path, policy_of: PolicyOf, train: Train
-) -> None:
+def test_training_goes_on_to_the_last_bit(spec: Scratch, algorithm: SFT | GRPO, tmp_path: Path) -> None:
     policy = policy_of(load_model(spec, 0, CPU), algorithm)
     train(policy, 1, 3)
     folder = saved(policy, tmp_path)
@@ -89,9 +77,7 @@ def test_training_goes_on_to_the_last_bit(
 
 
 @pytest.mark.parametrize("spec", [TIED, BF16], ids=["tied", "bfloat16"])
-def test_plain_transformers_reads_the_policy(
-    spec: Scratch, tmp_path: Path, policy_of: PolicyOf, train: Train, ids: Callable[..., list[list[int]]]
-) -> None:
+def test_plain_transformers_reads_the_policy(spec: Scratch, tmp_path: Path) -> None:
     model = load_model(spec, 0, CPU)
     model.tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     policy = policy_of(model)
@@ -128,9 +114,7 @@ class OwnModel(LlamaForCausalLM):
 """
 
 
-def test_a_model_that_brings_its_own_code_is_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy_of: PolicyOf
-) -> None:
+def test_a_model_that_brings_its_own_code_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(tmp_path / "modules")
     first, origin = load_model(LLAMA, 0, CPU), tmp_path / "origin"
@@ -159,7 +143,7 @@ UNSAVED = {"temperature": 0.9, "top_p": 0.6, "max_length": 4096}
     (2, {"generation_config.json": None, "tokenizer_config.json": {"note": "x", "tokenizer_class": "GPT2Tokenizer"}}),
 ])  # fmt: skip
 def test_what_came_with_a_model_is_saved_as_it_came(
-    rank: int, more: dict[str, dict[str, Any] | None], tmp_path: Path, policy_of: PolicyOf
+    rank: int, more: dict[str, dict[str, Any] | None], tmp_path: Path
 ) -> None:
     first, origin = load_model(LLAMA, 0, CPU), tmp_path / "origin"
     first.module.save_pretrained(origin)
@@ -182,7 +166,7 @@ def test_what_came_with_a_model_is_saved_as_it_came(
     assert named == json.loads(texts.get("generation_config.json", json.dumps(named))) | {"eos_token_id": [1, 5]}
 
 
-def test_no_pickle_anywhere(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
+def test_no_pickle_anywhere(tmp_path: Path) -> None:
     policy = policy_of(load_model(LLAMA, 0, CPU))
     train(policy, 1, 1)
     folder = saved(policy, tmp_path)
@@ -198,7 +182,7 @@ def test_no_pickle_anywhere(tmp_path: Path, policy_of: PolicyOf, train: Train) -
     assert checkpoints.faults(folder) == []
 
 
-def test_only_rank_0_writes(tmp_path: Path, policy_of: PolicyOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "RANK", 1)
     written = Saver(tmp_path, policy_of(load_model(LLAMA, 0, CPU)), 3).save(TrainingPosition(3, 0, 0, 24))
     assert written.done

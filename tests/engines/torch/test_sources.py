@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import ids, tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
 from launcher.core import settings as core_settings
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder
@@ -86,9 +86,7 @@ def test_streams_depend_on_row_epoch_and_attempt_alone(shuffle: bool) -> None:
     assert order.attempt(3, 0) == 0
 
 
-def test_requests_wait_until_they_are_answered(
-    tiny: Callable[..., CausalLM], ids: Callable[..., list[list[int]]]
-) -> None:
+def test_requests_wait_until_they_are_answered() -> None:
     """Answers are those of asking at once, whoever else waits; each token knows the weights that wrote it."""
     model, prompts = tiny(), ids(3, 5)
     keys = random_streams.stream_keys(0, 1, range(2), 2)
@@ -107,7 +105,7 @@ def test_requests_wait_until_they_are_answered(
 # ---- episodes become a batch
 
 
-def test_collate_by_hand(tiny: Callable[..., CausalLM], jobs: ModuleType) -> None:
+def test_collate_by_hand() -> None:
     """What is real is said by lengths and masks, not by ids: where a model has no pad token, its end token pads."""
     rows = [([5, 6, 7], [0, 1, 1]), ([8], [0]), ([0, 0], [0, 1])]
     found = collate([jobs.written(*row) for row in rows], tiny())
@@ -119,7 +117,7 @@ def test_collate_by_hand(tiny: Callable[..., CausalLM], jobs: ModuleType) -> Non
     assert absent == (None,) * 4
 
 
-def test_an_episode_of_several_turns_is_learnt_where_the_policy_wrote(tiny: Callable[..., CausalLM]) -> None:
+def test_an_episode_of_several_turns_is_learnt_where_the_policy_wrote() -> None:
     turns = (
         Turn([7, 8], stop="end", logp=[-0.5, -0.25]),
         Turn([9], "data"),
@@ -136,7 +134,7 @@ def test_an_episode_of_several_turns_is_learnt_where_the_policy_wrote(tiny: Call
 TOKENS = [Tokens(row, [3, 4, 5], [0, 0, 1]) for row in range(2)]
 
 
-def test_a_row_of_several_sequences_counts_once(tiny: Callable[..., CausalLM]) -> None:
+def test_a_row_of_several_sequences_counts_once() -> None:
     """Steps take rows, and the parts of a step as many rows each."""
     several = replace(TOKENS[1], others=(Tokens(1, [3, 4, 5, 6], [0, 0, 0, 1]),))
     batch = collate(read_episodes([TOKENS[0], several]), tiny())
@@ -149,7 +147,7 @@ def test_a_row_of_several_sequences_counts_once(tiny: Callable[..., CausalLM]) -
 # ---- answers to prompts
 
 
-def test_rollouts_are_answers_to_the_steps_prompts_with_their_scores(jobs: ModuleType) -> None:
+def test_rollouts_are_answers_to_the_steps_prompts_with_their_scores() -> None:
     found, told, source = jobs.rolled(jobs.Known(), GRPO(), n=3)
     prompts, model = Order(16, 6, 0, True).step_rows(1), source.generator.model
     assert len(found) == 18 and told == {}
@@ -166,7 +164,7 @@ def test_rollouts_are_answers_to_the_steps_prompts_with_their_scores(jobs: Modul
 
 
 @pytest.mark.parametrize("algorithm", [GRPO(), DAPO(max_num_gen_batches=4)], ids=["one round", "four rounds"])
-def test_groups_are_those_of_the_first_rows_with_what_the_step_learnt(algorithm: GRPO, jobs: ModuleType) -> None:
+def test_groups_are_those_of_the_first_rows_with_what_the_step_learnt(algorithm: GRPO) -> None:
     """Also where a filter chooses the groups of a step out of several rounds."""
     bad = str(sorted(Order(16, 6, 0, True).step_rows(1))[1])
     raw, _, source = jobs.rolled(jobs.Even([bad]), algorithm, n=3)
@@ -216,7 +214,7 @@ def mixed_groups(batch: Batch) -> int:
     ],
 )
 def test_it_samples_until_it_is_full_within_its_bound(
-    mixed: tuple[int, ...], most: int, rounds: int, full: float, jobs: ModuleType
+    mixed: tuple[int, ...], most: int, rounds: int, full: float
 ) -> None:
     reward = Scored(mixed)
     batch, told, _ = jobs.rolled(reward, DAPO(max_num_gen_batches=most))
@@ -229,7 +227,7 @@ def test_it_samples_until_it_is_full_within_its_bound(
     assert (made.mask.sum(1) > 0).sum() == round(full * 6) * 2  # ... which are left out
 
 
-def test_rounds_take_prompts_anew_and_answers_of_their_own(jobs: ModuleType) -> None:
+def test_rounds_take_prompts_anew_and_answers_of_their_own() -> None:
     reward = Scored((0,) * 6)
     jobs.rolled(reward, DAPO(max_num_gen_batches=6))
     prompts = [[answer.ground_truth for answer in asked[::2]] for asked in reward.asked]
@@ -276,7 +274,7 @@ def test_a_process_may_hold_pairs_only(way: str, together: Callable[[int], list[
     assert [set(each[f"mixed{way}"]["preference"]) for each in found] == [{1, -1}, {0}]
 
 
-def test_mixed_rows_are_pairs_as_they_are_and_answers_with_scores(jobs: ModuleType) -> None:
+def test_mixed_rows_are_pairs_as_they_are_and_answers_with_scores() -> None:
     found = jobs.mixed()
     assert found["group"] == [1, 1, 3, 3, 5, 5, 0, 0, 2, 2, 4, 4]  # sampled ones first; a pair has its own group
     assert found["preference"] == [0] * 6 + [1, -1] * 3
@@ -291,7 +289,7 @@ def test_mixed_rows_are_pairs_as_they_are_and_answers_with_scores(jobs: ModuleTy
 # ---- answers without a score
 
 
-def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
+def test_faults_are_counted_and_told_with_their_row() -> None:
     first, second = (str(row) for row in Order(16, 6, 0, True).step_rows(1)[:2])
     whole, told, source = jobs.rolled(jobs.Even(), GRPO(), n=4)
     assert "reward/faults" not in told and source.alerts == []
@@ -310,7 +308,7 @@ def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
     assert told["train/core/reward/rule_based"] == told["critic/score/even/mean"]
 
 
-def test_a_step_that_samples_until_it_is_full_takes_other_groups(jobs: ModuleType) -> None:
+def test_a_step_that_samples_until_it_is_full_takes_other_groups() -> None:
     bad = [str(row) for row in Order(16, 6, 0, True).step_rows(1)[:2]]
     batch, told, _ = jobs.rolled(jobs.Even(bad), DAPO(), n=4)
     assert told["train/num_gen_batches"] > 1 and told["train/share_full"] == 1.0
@@ -319,7 +317,7 @@ def test_a_step_that_samples_until_it_is_full_takes_other_groups(jobs: ModuleTyp
     assert told["critic/score/even/mean"] == pytest.approx(kept.mean().item())  # of those that were taken
 
 
-def test_where_nothing_can_be_scored_no_more_is_written(jobs: ModuleType) -> None:
+def test_where_nothing_can_be_scored_no_more_is_written() -> None:
     batch, told, source = jobs.rolled(jobs.Even([str(row) for row in range(16)]), DAPO(), n=4)
     assert told["train/num_gen_batches"] == 1.0 and told["reward/faults"] == 24.0
     assert unscored_rows(batch).all()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
 from jobs import COMPARED
@@ -41,7 +41,7 @@ def check_equal(found: Metrics, expected: Metrics, near: float) -> None:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in SHORT else pytest.mark.long) for kind in KINDS]
 )
-def test_micro_batches_do_not_change_the_result(kind: str, jobs: ModuleType) -> None:
+def test_micro_batches_do_not_change_the_result(kind: str) -> None:
     """By rows and by tokens; groups that must stay whole are larger than the smallest limits. And weights do move."""
     limits = (Limits(3), Limits(1, 11))[KINDS.index(kind) % 2]
     before = jobs.weights(jobs.policy_for(kind, "float64", limits))
@@ -51,7 +51,7 @@ def test_micro_batches_do_not_change_the_result(kind: str, jobs: ModuleType) -> 
     assert found["weights"] == pytest.approx(expected["weights"], rel=0, abs=1e-12)
 
 
-def test_micro_batches_do_not_change_the_result_in_float32_either(jobs: ModuleType) -> None:
+def test_micro_batches_do_not_change_the_result_in_float32_either() -> None:
     """Here prompts are shared, and how they are depends on the split."""
     one, other = (jobs.trained("grpo", "float32", limits, 2) for limits in (Limits(2), Limits(1, 30)))
     check_equal(one["metrics"], other["metrics"], 1e-5)
@@ -83,13 +83,13 @@ def test_an_expert_that_a_process_did_not_use_takes_the_gradient_of_the_others(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gpu_finds_the_same(kind: str, jobs: ModuleType) -> None:
+def test_a_gpu_finds_the_same(kind: str) -> None:
     found = jobs.trained(kind, "float64", Limits(2), 3, device=torch.device("cuda"))
     assert found["weights"] == pytest.approx(jobs.trained(kind, "float64", Limits(2), 3)["weights"], abs=1e-9)
 
 
 @pytest.mark.parametrize(("kind", "rank"), [("ppo", 0), ("grpo", 4)])
-def test_computing_layers_a_second_time_changes_nothing(kind: str, rank: int, jobs: ModuleType) -> None:
+def test_computing_layers_a_second_time_changes_nothing(kind: str, rank: int) -> None:
     found = [
         jobs.trained(kind, "float64", Limits(5), 1, lora_rank=rank, enable_gradient_checkpointing=again)
         for again in (False, True)
@@ -97,7 +97,7 @@ def test_computing_layers_a_second_time_changes_nothing(kind: str, rank: int, jo
     assert found[0] == found[1]
 
 
-def test_mixed_precision_is_bfloat16_over_float32(jobs: ModuleType) -> None:
+def test_mixed_precision_is_bfloat16_over_float32() -> None:
     """Losses within what 8 bits of a number allow, and weights, gradients and optimizer as they were."""
     found = []
     for mixed in (False, True):
@@ -130,7 +130,7 @@ def model_of(family: str, *, checkpointing: bool = False) -> CausalLM:
     return CausalLM(module, character_tokenizer(ALPHABET))
 
 
-def first(algorithm: Algorithm, model: CausalLM, jobs: ModuleType, **more: Any) -> dict[str, float]:
+def first(algorithm: Algorithm, model: CausalLM, **more: Any) -> dict[str, float]:
     """What the first update reports."""
     reference = deepcopy(model) if "reference" in algorithm.needs else None
     policy = jobs.policy_of(model, algorithm, reference=reference, **more)
@@ -138,10 +138,10 @@ def first(algorithm: Algorithm, model: CausalLM, jobs: ModuleType, **more: Any) 
 
 
 @pytest.mark.parametrize(("family", "checkpointing"), [("gpt2", False), ("falcon", True)])
-def test_dropout_is_on_only_where_it_is_asked_for(family: str, checkpointing: bool, jobs: ModuleType) -> None:
+def test_dropout_is_on_only_where_it_is_asked_for(family: str, checkpointing: bool) -> None:
     """Without it losses begin where policy and reference are equal."""
     for dropout in (False, True):
-        pairs = first(DPO(), model_of(family, checkpointing=checkpointing), jobs, dropout=dropout)
+        pairs = first(DPO(), model_of(family, checkpointing=checkpointing), dropout=dropout)
         assert (abs(pairs["actor/dpo_loss"] - math.log(2)) > 1e-6) == dropout
-    sampled = first(GRPO(), model_of(family, checkpointing=checkpointing), jobs)
+    sampled = first(GRPO(), model_of(family, checkpointing=checkpointing))
     assert sampled["actor/pg_clipfrac"] == 0 and sampled["actor/ppo_kl"] == pytest.approx(0, abs=1e-14)

@@ -4,22 +4,20 @@ reads it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jobs
 import pytest
 import torch
+from families import tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from launcher.core.events import Alert, Step, TrainingGroup
-from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.batching import collate
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.server.tokens import NAME, answer_lines, tokens_in
@@ -72,7 +70,7 @@ def test_nothing_is_written_where_no_groups_are_logged_and_what_cannot_be_writte
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_the_log_probabilities_are_those_of_before_the_update(epochs: int, jobs: ModuleType) -> None:
+def test_the_log_probabilities_are_those_of_before_the_update(epochs: int) -> None:
     policy = jobs.policy_for("grpo", "float64", jobs.Limits(3))
     old = policy.annotate(jobs.batch_for(policy.algorithm, policy.model, 1), jobs.Clock(), on_policy=False).old
     made = jobs.prepared(policy, on_policy=epochs == 1)
@@ -81,9 +79,7 @@ def test_the_log_probabilities_are_those_of_before_the_update(epochs: int, jobs:
     torch.testing.assert_close(found if epochs == 1 else made.old, old)
 
 
-def test_a_token_that_is_not_learned_from_is_masked_and_no_divergence(
-    tmp_path: Path, tiny: Callable[..., CausalLM]
-) -> None:
+def test_a_token_that_is_not_learned_from_is_masked_and_no_divergence(tmp_path: Path) -> None:
     """An answer of three turns, the second of a tool; and a long one without a score."""
     model = tiny()
     turns = [Turn([20, 21], logp=[-1.0, -2.0]), Turn([22], "data"), Turn([23, 1], stop="end", logp=[-3.0, -4.0])]
@@ -104,7 +100,7 @@ def test_a_token_that_is_not_learned_from_is_masked_and_no_divergence(
     assert not any(one["learns"] or one["ratio"] or one["log_prob"] for one in unscored)
 
 
-def test_what_is_secret_in_a_text_is_not_kept_token_by_token(tmp_path: Path, tiny: Callable[..., CausalLM]) -> None:
+def test_what_is_secret_in_a_text_is_not_kept_token_by_token(tmp_path: Path) -> None:
     model, texts = tiny(), ("it is password=k3j9x8q2w7z5v1", "no")
     episodes = [Episode([9], (Turn(model.tokenizer(text).input_ids),), 0) for text in texts]
     TokenLog(tmp_path / NAME, model.tokenizer).write(1, [episodes], collate(episodes, model), 100)
