@@ -1,16 +1,18 @@
-"""PPO with a critic, against numbers worked out by hand in float64."""
+"""PPO with a critic, its GAE and whitening, against numbers worked out by hand in float64."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from launcher.algorithms import ops
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
-from launcher.spec.algorithm import AlgorithmState, Batch
+from launcher.spec.algorithm import Batch
 
 
 def f64(rows: list[list[float]]) -> Tensor:
@@ -57,38 +59,26 @@ def test_the_penalty_is_a_mean_over_tokens_then_answers(kind: str, mean: float) 
     assert PPO(kl_penalty=kind).prepare(batch, {})[1][PENALTY] == pytest.approx(mean, rel=1e-14)
 
 
-# ---- the price that adapts
+def test_the_price_adapts_and_is_paid_in_its_own_step() -> None:
+    """Horizon 100, target 0.1: with four answers a step the price moves by at most 0.2 x 4 / 100 = 0.8 %."""
+    algorithm, told, price = PPO(kl_coef=0.5, kl_ctrl="adaptive", target_kl=0.1, horizon=100), {}, 0.5
+    for kl, answers, moves in (
+        (0.3, 4, 1.0),  # nothing is known yet
+        (0.11, 4, 1.008),  # 0.3 is 3 times the target: + 0.2 at most
+        (0.0, 4, 1.004),  # 0.11 is 1.1 times: + 0.1
+        (0.0, 4, 0.992),  # 0: - 0.2 at most
+        (0.3, 8, 0.984),  # by the answers that the new price is for
+    ):
+        mask, price = torch.ones(answers, 2, dtype=torch.float64), price * moves
+        made, told = algorithm.prepare(batch_of(mask, [0.0] * answers, 0 * mask, kl * mask), told)
+        assert told == {COEFFICIENT: pytest.approx(price, rel=1e-14), PENALTY: pytest.approx(kl, rel=1e-14)}
+        assert made.reward.tolist() == pytest.approx([-price * kl * 2] * answers, rel=1e-14)
 
 
-def price_of(algorithm: PPO, kl: float, told: AlgorithmState, answers: int = 4) -> AlgorithmState:
-    mask = torch.ones(answers, 2, dtype=torch.float64)
-    return algorithm.prepare(batch_of(mask, [0.0] * answers, 0 * mask, kl * mask), told)[1]
-
-
-def test_three_steps_by_hand() -> None:
-    """Four answers a step, horizon 100, target 0.1: the price moves by at most 0.2 x 4 / 100 = 0.8 % a step."""
-    algorithm = PPO(kl_coef=0.5, kl_ctrl="adaptive", target_kl=0.1, horizon=100)
-    first = price_of(algorithm, 0.3, {})
-    second = price_of(algorithm, 0.11, first)
-    third = price_of(algorithm, 0.0, second)
-    fourth = price_of(algorithm, 0.0, third)
-    assert first[COEFFICIENT] == 0.5  # nothing is known yet
-    assert second[COEFFICIENT] == pytest.approx(0.5 * 1.008, rel=1e-14)  # 0.3 is 3 times the target: + 0.2 at most
-    assert third[COEFFICIENT] == pytest.approx(0.5 * 1.008 * 1.004, rel=1e-14)  # 0.11 is 1.1 times: + 0.1
-    assert fourth[COEFFICIENT] == pytest.approx(0.5 * 1.008 * 1.004 * 0.992, rel=1e-14)  # 0: - 0.2 at most
-    twice = price_of(algorithm, 0.3, {PENALTY: 0.3, COEFFICIENT: 0.5}, answers=8)
-    assert twice[COEFFICIENT] == pytest.approx(0.5 * 1.016, rel=1e-14)  # by the answers that the new price is for
-    assert [told[PENALTY] for told in (first, second, third)] == pytest.approx([0.3, 0.11, 0.0], rel=1e-14)
-
-
-def test_the_price_is_paid_in_its_own_step() -> None:
-    """What is told is what was paid: rewards lack the price times the distance."""
-    algorithm = PPO(kl_coef=0.5, kl_ctrl="adaptive", horizon=1)
-    mask = torch.ones(1, 2, dtype=torch.float64)
-    batch = batch_of(mask, [0.0], 0 * mask, 0.3 * mask)
-    made, told = algorithm.prepare(batch, {PENALTY: 7.0, COEFFICIENT: 0.5})
-    assert told[COEFFICIENT] == 0.5 * (1 + 0.2)
-    assert made.reward.item() == pytest.approx(-0.6 * 0.6, rel=1e-14)
+def test_without_a_price_nobody_asks_for_the_reference() -> None:
+    mask = f64([[1, 1]])
+    batch = replace(batch_of(mask, [1.0], 0 * mask, mask), old=None, reference=None)
+    assert PPO(kl_coef=0.0).prepare(batch, {})[1] == {}
 
 
 # ---- losses
@@ -121,10 +111,47 @@ def test_the_value_loss(value: float, loss: float, gradient: float, kept: bool) 
     }
 
 
-# ---- what it needs
+# ---- what advantages are made of
 
 
-def test_without_a_price_nobody_asks_for_the_reference() -> None:
-    mask = f64([[1, 1]])
-    batch = replace(batch_of(mask, [1.0], 0 * mask, mask), old=None, reference=None)
-    assert PPO(kl_coef=0.0).prepare(batch, {})[1] == {}
+def gae_by_hand(
+    reward: Sequence[float], value: Sequence[float], mask: Sequence[float], gamma: float, lam: float
+) -> tuple[list[float], list[float]]:
+    """Eq. 16 as the sum it is, over the tokens that count: A_t = sum over l of (gamma lam)^l delta_(t + l)."""
+    places = [t for t, m in enumerate(mask) if m]
+    values = [value[t] for t in places] + [0.0]
+    deltas = [reward[t] + gamma * values[i + 1] - values[i] for i, t in enumerate(places)]
+    advantages, returns = [0.0] * len(mask), [0.0] * len(mask)
+    for i, t in enumerate(places):
+        for ahead in range(i, len(places)):
+            advantages[t] += (gamma * lam) ** (ahead - i) * deltas[ahead]
+        returns[t] = advantages[t] + value[t]
+    return advantages, returns
+
+
+@pytest.mark.parametrize(("seed", "gamma", "lam"), [(0, 1.0, 1.0), (1, 0.99, 0.95), (2, 0.5, 0.0), (3, 0.0, 1.0)])
+def test_gae_jumps_over_masked_tokens(seed: int, gamma: float, lam: float) -> None:
+    torch.manual_seed(seed)
+    reward, value = torch.randn(6, 11, dtype=torch.float64), torch.randn(6, 11, dtype=torch.float64)
+    mask = (torch.rand(6, 11) < 0.6).double()  # holes anywhere
+    mask[0] = 0
+    found = ops.gae(reward, value, mask, gamma, lam)
+    for row, given in enumerate(zip(reward.tolist(), value.tolist(), mask.tolist(), strict=True)):
+        for ours, expected in zip(found, gae_by_hand(*given, gamma, lam), strict=True):
+            assert ours[row].tolist() == pytest.approx(expected, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("values", "mask", "expected"),
+    [
+        # mean 2, squares 1 + 0 + 1 over n - 1 = 2
+        ([1, 2, 3, 50], [1, 1, 1, 0], [-1, 0, 1, 0]),
+        # mean 1, squares 1 + 1 over 1: sqrt(2)
+        ([0, 9, 2, 9], [1, 0, 1, 0], [-1 / math.sqrt(2), 0, 1 / math.sqrt(2), 0]),
+        ([4, 9, 9, 9], [1, 0, 0, 0], [0, 0, 0, 0]),  # one value has no spread
+        ([4, 9, 9, 9], [0, 0, 0, 0], [0, 0, 0, 0]),  # none at all, and no 0 / 0
+    ],
+)
+def test_whiten(values: list[float], mask: list[float], expected: list[float]) -> None:
+    found = ops.whiten(f64([values]), f64([mask]))
+    assert found[0].tolist() == pytest.approx(expected, abs=1e-8)  # 1e-8 stands beside the variance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import fields, replace
 from typing import Any
@@ -10,7 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from launcher.algorithms.dapo import DAPO
+from launcher.algorithms.dpo import DPO
 from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.gspo import GSPO
+from launcher.algorithms.ppo import PPO
+from launcher.core.settings import from_node
 from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch, Largest, Mean, Output
 
 CLOSE = 1e-12
@@ -33,16 +39,6 @@ def in_groups(group: Tensor, count: int) -> list[Tensor]:
 
 
 # ---- how a step is cut up
-
-
-def test_micro_batches_do_not_matter(algorithm, drawn, pulled) -> None:
-    count = 8
-    new, batch = drawn(algorithm, 1)
-    made, _ = algorithm.prepare(batch, {})
-    rows = torch.arange(len(made))
-    parts = in_groups(made.group, count) if algorithm.whole_groups else list(rows.chunk(count))
-    assert len(parts) == count
-    assert_same(pulled(algorithm, new, made, parts), pulled(algorithm, new, made))
 
 
 class Together:
@@ -76,7 +72,7 @@ def prepared_apart(
     return [found[i] for i in range(len(parts))]
 
 
-def test_processes_do_not_matter(algorithm, drawn, pulled) -> None:
+def test_processes_and_micro_batches_do_not_matter(algorithm, drawn, pulled) -> None:
     """Two steps, so that what the first one told is used. Each process holds whole groups; the ninth holds none."""
     told: AlgorithmState = {}
     told_apart: AlgorithmState = {}
@@ -92,7 +88,9 @@ def test_processes_do_not_matter(algorithm, drawn, pulled) -> None:
                 if expected is not None:
                     assert torch.allclose(getattr(mine, field), expected[part], rtol=0, atol=CLOSE), field
         told_apart = found[0][1]
-        assert_same(pulled(algorithm, new, made, parts), pulled(algorithm, new, made))
+        micro = parts if algorithm.whole_groups else list(torch.arange(len(made)).chunk(8))
+        for cut in (parts, micro):
+            assert_same(pulled(algorithm, new, made, cut), pulled(algorithm, new, made))
 
 
 # ---- where rows and columns stand
@@ -121,11 +119,14 @@ def test_the_order_of_rows_does_not_matter(algorithm, drawn, pulled) -> None:
     assert_same(found, (loss, gradient[order], seen))
 
 
-def test_masked_tokens_pull_nowhere(algorithm, drawn) -> None:
+def test_masked_tokens_pull_nowhere_and_what_is_reported_carries_no_gradient(algorithm, drawn) -> None:
     new, batch = drawn(algorithm)
     made, _ = algorithm.prepare(batch, {})
     at = new.clone().requires_grad_()
-    algorithm.loss(Output(at, at.square()), made)[0].backward()
+    loss, seen = algorithm.loss(Output(at, at.square()), made)
+    assert seen and all(isinstance(metric, Mean | Largest) for metric in seen.values())
+    assert not any(value.requires_grad for metric in seen.values() for value in metric)
+    loss.backward()
     assert at.grad is not None
     assert torch.isfinite(at.grad).all()
     assert (at.grad[made.mask == 0] == 0).all()
@@ -161,17 +162,6 @@ def test_a_micro_batch_without_tokens_is_zero(algorithm, drawn) -> None:
     assert all(metric.value == -torch.inf for metric in seen.values() if isinstance(metric, Largest))  # of nothing
     if algorithm.data != "pairs":
         assert (loss.item(), algorithm.units(made).item()) == (0.0, 0.0)
-
-
-def test_what_is_reported_carries_no_gradient(algorithm, drawn) -> None:
-    new, batch = drawn(algorithm)
-    made, _ = algorithm.prepare(batch, {})
-    at = new.clone().requires_grad_()
-    _, seen = algorithm.loss(Output(at, at.square()), made)
-    assert seen
-    for metric in seen.values():
-        assert isinstance(metric, Mean | Largest)
-        assert not any(value.requires_grad for value in metric)
 
 
 # ---- policy gradient
@@ -216,3 +206,25 @@ def test_at_ratio_one_it_is_reinforce(clipping, drawn) -> None:
     assert at.grad is not None
     assert (at.grad + made.advantage * made.mask * share).abs().max() <= CLOSE
     assert at.grad.abs().max() > 0
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "output"),
+    [
+        (GRPO, {"clip_ratio_low": math.nan}, "clip_ratio_low"),
+        (PPO, {"horizon": 1.5}, "horizon"),
+        (DPO, {"beta": "0.1"}, "beta"),
+        (GSPO, {"loss_agg_mode": "token-mean"}, "loss_agg_mode"),  # of which GRPO knows more
+        (DAPO, {"overlong_buffer_len": 4}, "max_response_length: is not given, and overlong_buffer_len needs"),
+        (DAPO, {"overlong_buffer_len": 5, "max_response_length": 4}, "5 of 4 tokens; use at most 4"),
+    ],
+)
+def test_a_value_out_of_range(kind: type[Algorithm], values: dict[str, Any], output: str) -> None:
+    """The error names it. The range of each setting is in docs/settings.md, which is made from the classes."""
+    with pytest.raises(ValueError, match=output):
+        kind(**values)
+    with pytest.raises(ValueError, match=output):
+        from_node(kind, values)

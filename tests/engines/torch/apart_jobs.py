@@ -1,4 +1,4 @@
-"""The processes of `test_vllm_apart`: `python apart_jobs.py FOLDER SCENARIOS`, one [trainers, samplers, team, words]
+"""The processes of `test_vllm`: `python apart_jobs.py FOLDER SCENARIOS`, one [trainers, samplers, team, words]
 after the other. One trains where its RANK is below the trainers, else it samples, by a fake of vLLM. A trainer
 prints what came of its questions as JSON; output and exit codes of scenario N are in FOLDER/N.
 """

@@ -21,7 +21,10 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
-from launcher.core.events import HeldOutScores
+from launcher.config.resolve import resolve
+from launcher.core.checkpoints import name_of
+from launcher.core.events import Event, HeldOutScores
+from launcher.engines.torch import assemble
 from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.network import CausalLM, Network
 from launcher.engines.torch.model.reference import Reference
@@ -36,13 +39,14 @@ from launcher.engines.torch.train.batching import Limits, collate, read_episodes
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Saver, TrainingPosition
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch
 from launcher.spec.data import Row
 from launcher.spec.episode import Episode, Turn
-from launcher.spec.reward import Answer, Reward
+from launcher.spec.reward import Answer, DetailedReward, Reward, Scores
 from launcher.spec.run import Optim
 from launcher.text.encoder import Pair, Tokens
 
@@ -69,11 +73,19 @@ class Known(Reward):
         return [float(answer.ground_truth or 0) + len(answer.response) / 1024 for answer in answers]
 
 
-class Even(Reward):
-    """Fake: right is an answer whose letters add up to an even number, so that half of the pairs are mixed."""
+class Even(DetailedReward):
+    """Fake: right is an answer whose letters add up to an even number, so that half of the pairs are mixed; to a prompt
+    of `bad` it raises."""
 
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [float(sum(map(ord, answer.response)) % 2 == 0) for answer in answers]
+    def __init__(self, bad: Sequence[str] = ()) -> None:
+        self.bad = bad
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        for answer in answers:
+            if answer.ground_truth in self.bad:
+                raise ValueError(f"cannot score {answer.ground_truth}")
+        total = [float(sum(map(ord, answer.response)) % 2 == 0) for answer in answers]
+        return Scores(total, {"even": total, "rule_based": total})
 
 
 # ---- data
@@ -101,6 +113,19 @@ def shared(answers: list[tuple[list[int], list[int]]], size: int) -> list[tuple[
         prompt = first[: of_first.index(1)]
         found.append((prompt + ids[mask.index(1) :], [0] * len(prompt) + [1] * sum(mask)))
     return found
+
+
+def batch_of(rows: Sequence[tuple[int, list[int], int]]) -> Batch:
+    """Of each (group, ids, where the answer begins) a row."""
+    length, opening = (torch.tensor(x) for x in ([len(ids) for _, ids, _ in rows], [begin for *_, begin in rows]))
+    longest = int(length.max())
+    place = torch.arange(longest)[None]
+    return Batch(
+        tokens=torch.tensor([ids + [0] * (longest - len(ids)) for _, ids, _ in rows]),
+        length=length,
+        mask=((place >= opening[:, None]) & (place < length[:, None])).double(),
+        group=torch.tensor([group for group, *_ in rows]),
+    )
 
 
 def prompts(count: int) -> Rows:
@@ -234,10 +259,23 @@ def trained(kind: str, dtype: str, limits: Limits, steps: int = 5, **values: Any
     return {"metrics": metrics, "weights": weights(policy).tolist()}
 
 
+def saved(policy: Policy, root: Path, step: int = 2) -> Path:
+    written = Saver(root, policy, 3).save(TrainingPosition(step, 0, 0, 24))
+    assert (written.done, written.message) == (True, "")
+    return root / name_of(step)
+
+
 def weights(policy: Policy) -> torch.Tensor:
     """All that is trained, of the critic too, in one row."""
     networks = [policy.model, *([policy.critic.network] if policy.critic else [])]
     return torch.cat([full_tensor(weight.detach()).flatten() for net in networks for weight in net.parameters()])
+
+
+def run(folder: Path, words: Sequence[str], start: int = 0) -> list[Event]:
+    """The events of a whole run, in this process."""
+    told = list[Event]()
+    assemble.build_training(resolve(words), CPU, folder, start, told.append, lambda: False, lambda: None).train()
+    return told
 
 
 # ---- validating, and sampling until a step is full
@@ -264,9 +302,21 @@ def validated(
     return metrics | {f"{one.data_source} {n}": score for one in scores for n, score in enumerate(one.scores)}
 
 
+def rolled(
+    reward: Reward, algorithm: Algorithm, n: int = 2, step: int = 1, rows: Rows | None = None,
+    order: Order | None = None, parallel: Parallel | None = None, **how: bool,
+) -> tuple[Batch, dict[str, float], Rollouts]:  # fmt: skip
+    """A step's answers with their scores (of 16 prompts, where no rows are given), what is told, and their source."""
+    model, parallel, rows = small("float64"), parallel or Parallel(), rows or prompts(16)
+    parallel.shard(model)
+    answerer = PromptAnswerer(Decoder(model, TorchSampler(n=n), 5, parallel), reward)
+    source = Rollouts(rows, order or Order(len(rows.rows), PROMPTS, 0, True), answerer, algorithm, 3, **how)
+    return *source.batch(step, Clock()), source
+
+
 def filled(step: int, parallel: Parallel | None = None) -> dict[str, Any]:
     """This process's rows of a step that samples until it is full, by group."""
-    return _sampled(DAPO(), prompts(16), Order(16, PROMPTS, 0, True), step, parallel)
+    return _as_json(*rolled(Even(), DAPO(), step=step, parallel=parallel)[:2])
 
 
 def mixed(parallel: Parallel | None = None) -> dict[str, Any]:
@@ -276,14 +326,11 @@ def mixed(parallel: Parallel | None = None) -> dict[str, Any]:
         one, other = Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])
         rows.rows.append(Row(f"f:{place}", ""))
         rows.tokens.append(Tokens(place, one.ids, []) if place % 2 else Pair(place, one, other))
-    return _sampled(GSPOSelfPlay(), rows, Order(PROMPTS, PROMPTS, 0, False), 1, parallel)
+    order = Order(PROMPTS, PROMPTS, 0, False)
+    return _as_json(*rolled(Even(), GSPOSelfPlay(), rows=rows, order=order, parallel=parallel)[:2])
 
 
-def _sampled(algorithm: Algorithm, rows: Rows, order: Order, step: int, parallel: Parallel | None) -> dict[str, Any]:
-    model, parallel = small("float64"), parallel or Parallel()
-    parallel.shard(model)
-    decoder = Decoder(model, TorchSampler(n=2), 5, parallel)
-    found, told = Rollouts(rows, order, PromptAnswerer(decoder, Even()), algorithm, 3).batch(step, Clock())
+def _as_json(found: Batch, told: dict[str, float]) -> dict[str, Any]:
     ids = [row[:length] for row, length in zip(found.tokens.tolist(), found.length.tolist(), strict=True)]
     held = {name: getattr(found, name).tolist() for name in ("group", "reward", "preference")}
     return {**held, "ids": ids, "answer": found.mask.sum(1).tolist(), "told": told}

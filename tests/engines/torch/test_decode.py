@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import entering, family, generated, ids, tiny
 
 from launcher.core.problems import Problems
 from launcher.engines.torch.model.network import CausalLM
@@ -49,9 +50,7 @@ def drawn(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1, step: int 
 # the cache of mistral forgets what is outside the window, gpt2 learns positions, which padding on the left must not
 # shift, and the linear attention of qwen3.5 keeps a state
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "mixtral", "qwen3_5_text"])
-def test_greedy_is_transformers_own(
-    name: str, family: Callable[..., Any], ids: Ids, generated: Callable[..., list[int]]
-) -> None:
+def test_greedy_is_transformers_own(name: str) -> None:
     model, plain = family(name)
     prompts = ids(*LENGTHS)
     expected = [generated(plain, prompt, 12, ENDS) for prompt in prompts]
@@ -61,7 +60,7 @@ def test_greedy_is_transformers_own(
     assert len({len(answer) for answer in expected}) > 1  # they end at different lengths, so rows leave the batch
 
 
-def test_a_cache_that_it_would_ignore_is_refused(family: Callable[..., Any], ids: Ids) -> None:
+def test_a_cache_that_it_would_ignore_is_refused() -> None:
     """Mamba calls its cache by another name, and takes `past_key_values` without a word."""
     model, _ = family("mamba")
     with pytest.raises(Problems, match="MambaForCausalLM keeps a cache of its own kind"):
@@ -73,7 +72,7 @@ def test_a_cache_that_it_would_ignore_is_refused(family: Callable[..., Any], ids
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral", "qwen3_5_text"])
 def test_a_later_turn_is_the_one_of_the_whole_prompt_and_earlier_turns_are_computed_once(
-    name: str, family: Callable[..., Any], ids: Ids, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Turns of several lengths, in batches of their own, with an observation after each."""
     model, _ = family(name)
@@ -111,7 +110,7 @@ def test_a_later_turn_is_the_one_of_the_whole_prompt_and_earlier_turns_are_compu
 # ---- what an answer may not depend on
 
 
-def test_an_answer_does_not_depend_on_its_company(family: Callable[..., Any], ids: Ids) -> None:
+def test_an_answer_does_not_depend_on_its_company() -> None:
     model, _ = family("llama")
     prompts, n = ids(*LENGTHS), 3
     keys = random_streams.stream_keys(7, 1, range(len(prompts)), n)
@@ -131,7 +130,7 @@ def test_an_answer_does_not_depend_on_its_company(family: Callable[..., Any], id
 # ---- the distribution
 
 
-def test_a_token_is_drawn_from_what_the_tail_leaves_of_the_softmax(family: Callable[..., Any], ids: Ids) -> None:
+def test_a_token_is_drawn_from_what_the_tail_leaves_of_the_softmax() -> None:
     """By the number of its place in the answer's stream; each token in turn, as transformers reads what is before."""
     model, plain = family("llama")
     (prompt,), keys = ids(5), random_streams.stream_keys(3, 1, [0], 40)
@@ -148,9 +147,7 @@ def test_a_token_is_drawn_from_what_the_tail_leaves_of_the_softmax(family: Calla
 # ---- what it costs
 
 
-def test_prompts_are_read_once_and_finished_answers_leave(
-    tiny: Callable[..., CausalLM], ids: Ids, entering: Entering
-) -> None:
+def test_prompts_are_read_once_and_finished_answers_leave() -> None:
     model = tiny()
     shapes = entering(model)
     found = drawn(decoder(model, max_new=12), ids(6, 6, 6), 4)
@@ -161,7 +158,7 @@ def test_prompts_are_read_once_and_finished_answers_leave(
     assert shapes[1:] == [(going, 1) for going in steps if going]
 
 
-def test_at_most_max_num_seqs_answers_at_a_time(tiny: Callable[..., CausalLM], ids: Ids, entering: Entering) -> None:
+def test_at_most_max_num_seqs_answers_at_a_time() -> None:
     model = tiny()
     shapes = entering(model)
     drawn(decoder(model, max_num_seqs=6), ids(*LENGTHS), 2)
@@ -174,7 +171,7 @@ def test_at_most_max_num_seqs_answers_at_a_time(tiny: Callable[..., CausalLM], i
 # ---- ends
 
 
-def test_the_tokens_that_end_an_answer(tiny: Callable[..., CausalLM]) -> None:
+def test_the_tokens_that_end_an_answer() -> None:
     """The tokenizer's, and all that the model's generation settings name: Llama 3 and Qwen have several."""
     model = tiny()
     for named, expected in ((None, [1]), (1, [1]), (5, [1, 5]), ([7, 1, 9], [1, 7, 9]), ([5, 10**30], [1, 5])):
@@ -182,7 +179,7 @@ def test_the_tokens_that_end_an_answer(tiny: Callable[..., CausalLM]) -> None:
         assert model.eos == expected
 
 
-def test_ids_that_the_tokenizer_does_not_have_are_never_sampled(tiny: Callable[..., CausalLM], ids: Ids) -> None:
+def test_ids_that_the_tokenizer_does_not_have_are_never_sampled() -> None:
     """An output layer may have more rows."""
     model = tiny()
     keys = random_streams.stream_keys(0, 1, range(len(LENGTHS)), 4)

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -35,16 +36,12 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def planned(folder: Path, *words: str) -> list[CheckResult]:
+def told(folder: Path, *words: str) -> list[str]:
+    """What a plan says of the model in this folder, where it is not all well."""
     run = resolve(["algorithm=sft", "model=hf", f"model.path={folder}", "data=reverse", *words])
     context = Context(run, here=True)
-    if context.model_problems:
-        return [CheckResult("FAIL", problem.where, problem.got, problem.fix) for problem in context.model_problems]
-    return list(model.check(context))
-
-
-def lines(results: list[CheckResult]) -> list[str]:
-    return [f"{result.level} {result.line}" for result in results if result.level != "OK"]
+    refused = [CheckResult("FAIL", problem.where, problem.got, problem.fix) for problem in context.model_problems]
+    return [f"{result.level} {result.line}" for result in refused or model.check(context) if result.level != "OK"]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -80,7 +77,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("given", "expected"), WRONG, ids=[str(row[0])[:70] for row in WRONG])
 def test_a_folder_that_cannot_be_trained_is_refused(given: dict[str, Any], expected: str, tmp_path: Path) -> None:
     Model(**given).save(tmp_path / "m")
-    found = [line for line in lines(planned(tmp_path / "m")) if re.search(expected, line)]
+    found = [line for line in told(tmp_path / "m") if re.search(expected, line)]
     assert found and found[0].startswith("FAIL model.path: ")
 
 
@@ -101,7 +98,7 @@ def test_a_folder_that_cannot_be_trained_is_refused(given: dict[str, Any], expec
 )
 def test_a_folder_that_is_well_is_not(given: dict[str, Any], tmp_path: Path) -> None:
     Model(**given).save(tmp_path / "m")
-    assert lines(planned(tmp_path / "m")) == []
+    assert told(tmp_path / "m") == []
 
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -137,7 +134,7 @@ def test_masks_in_weights_of_before_are_no_quantized_ones(
     kind: str, more: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     folder = saved(tmp_path / "m", kind, more)
-    assert lines(planned(folder)) == []
+    assert told(folder) == []
     load_model(Pretrained(path=str(folder)), 0, CPU)
 
 
@@ -166,7 +163,7 @@ def test_a_generation_config_that_stops_the_load(tmp_path: Path) -> None:
     Model().save(tmp_path / "m")
     for text, expected in (('{"max_new_tokens": -5}', 1), ('{"temperature": 0.6, "eos_token_id": [1]}', 0)):
         (tmp_path / "m" / "generation_config.json").write_text(text)
-        found = lines(planned(tmp_path / "m"))
+        found = told(tmp_path / "m")
         assert len(found) == expected
         assert all("generation_config.json cannot be used: `max_new" in line for line in found)
 
@@ -177,7 +174,7 @@ def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -
     (tmp_path / "m" / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / "m" / name)
     wrong = f"{name}: cannot be read, is a pipe, not a file; use the file"
-    assert any(wrong in line for line in lines(planned(tmp_path / "m")))
+    assert any(wrong in line for line in told(tmp_path / "m"))
 
 
 def test_the_engine_trains_no_random_weights(tmp_path: Path) -> None:
@@ -190,7 +187,7 @@ def test_a_judge_without_its_score_is_refused(tmp_path: Path) -> None:
     """By the plan, and where it is loaded: it would score at random."""
     Model().save(tmp_path / "m")
     words = ["reward=model", f"reward.path={tmp_path / 'm'}"]
-    line, of_outputs = lines(planned(tmp_path / "m", *words))
+    line, of_outputs = told(tmp_path / "m", *words)
     assert line.startswith("FAIL reward.path: ") and "score.weight" in line
     assert line.endswith("; use a reward model with one output (AutoModelForSequenceClassification)")
     assert of_outputs.startswith("FAIL reward.path: the model has 2 outputs; use a model with one")
@@ -205,53 +202,43 @@ def test_adapters_of_layers_that_are_stored_the_other_way_round(tmp_path: Path) 
     base = saved(tmp_path / "base", "gpt2")
     adapters = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
     get_peft_model(AutoModelForCausalLM.from_pretrained(base), adapters).save_pretrained(tmp_path / "m")
-    assert lines(planned(tmp_path / "m")) == []
+    assert told(tmp_path / "m") == []
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({"base": "gone"}, "belong to 'gone', and is neither|belong to 'gone', and there is no folder"),
-        ({"base": "<here>", "rank": 4, "config": {"r": 8}}, "r is 8 in adapter_config.json.*rank 4.*use r 4"),
-        ({"base": "<here>", "config": {"task_type": "SEQ_CLS"}}, "task_type SEQ_CLS.*causal"),
-        ({"base": "<wide>"}, r"lora_A.*\[4, 32\].*base has \[64, 64\].*base"),
-        ({"base": "<here>"}, ""),
-        ({"base": "<here>", "config": {"r": 2, "rank_pattern": {"q_proj": 4, "v_proj": 4}}}, ""),
+        ({"rank": 4, "config": {"r": 8}}, "r is 8 in adapter_config.json.*rank 4.*use r 4"),
+        ({"config": {"task_type": "SEQ_CLS"}}, "task_type SEQ_CLS.*causal"),
+        ({"base": "wide"}, r"lora_A.*\[4, 32\].*base has \[64, 64\].*base"),
+        ({}, ""),
+        ({"config": {"r": 2, "rank_pattern": {"q_proj": 4, "v_proj": 4}}}, ""),
+        # what peft would leave out
+        ({"rename": (r"\.weight$", ".default.weight")},
+         "lora_A.default.weight is not one of peft's names.*left out.*save"),
+        ({"rename": ("^base_model.model.", "")}, "is not one of peft's names"),
+        ({"rename": ("^base_model.model.", "base_model.model._orig_mod.")},
+         "_orig_mod.*layer that its base.*inner module"),
+        ({"rename": (r"layers\.1", "layers.7")}, r"layers\.7\..*is of a layer that its base .* does not have"),
+        ({"config": {"target_modules": ["q_proj"]}}, r"leaves out .*v_proj.*target_modules \['q_proj', 'v_proj'\]"),
+        ({"config": {"target_modules": ["self_attn.q_proj", "v_proj", "o_proj"]}}, ""),
+        ({"config": {"target_modules": ".*[qv]_proj"}}, ""),  # a pattern is left to peft
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_adapters_and_their_base(given: dict[str, Any], expected: str, tmp_path: Path) -> None:
     Model().save(tmp_path / "base")
-    wide = {r"model\.layers.*proj\.weight": [64, 64]}
-    Model(shapes=wide).save(tmp_path / "wide")
-    base = given["base"].replace("<here>", str(tmp_path / "base")).replace("<wide>", str(tmp_path / "wide"))
-    Adapter(**{**given, "base": base}).save(tmp_path / "m")
-    (tmp_path / "m" / "config.json").write_text((tmp_path / "base" / "config.json").read_text())  # as some programs do
-    found = lines(planned(tmp_path / "m"))
-    assert len(found) == bool(expected) and all(re.search(expected, line) for line in found)
-
-
-@pytest.mark.parametrize(
-    ("rename", "given", "expected"),
-    [
-        ((r"\.weight$", ".default.weight"), {}, "lora_A.default.weight is not one of peft's names.*left out.*save"),
-        (("^base_model.model.", ""), {}, "is not one of peft's names"),
-        (("^base_model.model.", "base_model.model._orig_mod."), {}, "_orig_mod.*layer that its base.*inner module"),
-        ((r"layers\.1", "layers.7"), {}, r"layers\.7\..*is of a layer that its base .* does not have"),
-        (("", ""), {"target_modules": ["q_proj"]}, r"leaves out .*v_proj.*target_modules \['q_proj', 'v_proj'\]"),
-        (("", ""), {"target_modules": ["self_attn.q_proj", "v_proj", "o_proj"]}, ""),
-        (("", ""), {"target_modules": ".*[qv]_proj"}, ""),  # a pattern is left to peft
-    ],
-    ids=str,
-)
-def test_adapters_that_peft_would_leave_out(
-    rename: tuple[str, str], given: dict[str, Any], expected: str, tmp_path: Path
-) -> None:
-    Model().save(tmp_path / "base")
-    Adapter(base=str(tmp_path / "base"), config=given).save(tmp_path / "m")
-    file = tmp_path / "m" / weights.ADAPTER
-    save_file({re.sub(*rename, name): held for name, held in load_file(file).items()}, file)
-    found = lines(planned(tmp_path / "m"))
+    Model(shapes={r"model\.layers.*proj\.weight": [64, 64]}).save(tmp_path / "wide")
+    base, (old, new) = given.get("base", "base"), given.get("rename", ("", ""))
+    values = {name: value for name, value in given.items() if name != "rename"}
+    Adapter(**values | {"base": base if base == "gone" else str(tmp_path / base)}).save(tmp_path / "m")
+    if old:
+        file = tmp_path / "m" / weights.ADAPTER
+        save_file({re.sub(old, new, name): held for name, held in load_file(file).items()}, file)
+    else:  # as some programs do
+        (tmp_path / "m" / "config.json").write_text((tmp_path / "base" / "config.json").read_text())
+    found = told(tmp_path / "m")
     assert len(found) == bool(expected) and all(re.search(expected, line) for line in found)
 
 
@@ -275,26 +262,17 @@ def test_what_depends_on_the_machine_is_not_remembered(tmp_path: Path, monkeypat
     """A package that is missing is named, and looked for again; so is a file that could not be read."""
     Model().save(tmp_path / "m")
     text = "FalconMamba requires the mamba_ssm library but it was not found. `pip install mamba-ssm`"
-    raised = {
-        ModuleNotFoundError("No module named 'kernels.cuda'"): "No module named 'kernels.cuda'",
-        ImportError(text): "mamba-ssm.*; install it",
-        OSError("busy"): "busy",
-    }
-    for error, expected in raised.items():
+    for error, cause, expected in (
+        (RuntimeError(), ModuleNotFoundError("No module named 'kernels.cuda'"), "No module named 'kernels.cuda'"),
+        (RuntimeError(), ImportError(text), "mamba-ssm.*; install it"),
+        (OSError("busy"), None, "busy"),
+    ):
+        error.__cause__ = cause
         with monkeypatch.context() as patch:
-            patch.setattr(program.AutoConfig, "from_pretrained", raising(error))
-            assert re.search(expected, lines(planned(tmp_path / "m"))[0])
+            patch.setattr(program.AutoConfig, "from_pretrained", Mock(side_effect=error))
+            assert re.search(expected, told(tmp_path / "m")[0])
         assert not cache_folder(dry_load.CACHE_NAME).exists()
-    assert lines(planned(tmp_path / "m")) == []
-
-
-def raising(cause: Exception) -> Any:
-    def fail(*_: Any, **__: Any) -> None:
-        if isinstance(cause, OSError):
-            raise cause
-        raise RuntimeError("Failed to import a module") from cause
-
-    return fail
+    assert told(tmp_path / "m") == []
 
 
 def test_the_process_says_the_same_and_is_bounded(

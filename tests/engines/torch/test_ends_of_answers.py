@@ -7,16 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import jobs
 import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from launcher.config.resolve import resolve
-from launcher.core.events import Event, Step
+from launcher.core.events import Step
 from launcher.data.files import Files
-from launcher.engines.torch import assemble
 from launcher.engines.torch.answer import Answerer, Sampling
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.generator import make_requests
@@ -69,13 +68,10 @@ def save_model(folder: Path, template: str) -> None:
 
 def train(folder: Path, rows: Path, *words: str) -> tuple[Path, Mapping[str, float]]:
     """The saved policy, and the last step's metrics."""
-    events = list[Event]()
-    run = resolve([
+    events = jobs.run(folder, [
         "model=hf", "data=files", f"data.train_files={rows}", f"data.val_files={rows}", "data.train_batch_size=8",
         f"data.max_response_length={LONGEST}", "reward=exact", *words,
     ])  # fmt: skip
-    cpu = torch.device("cpu")
-    assemble.build_training(run, cpu, folder, 0, events.append, lambda: False, lambda: None).train()
     last = [event.metrics for event in events if isinstance(event, Step)][-1]
     return max((folder / "checkpoints").glob("*/policy")), last
 

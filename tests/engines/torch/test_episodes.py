@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
+import jobs
 import numpy as np
 import pytest
 import torch
+from families import tiny
 
 from launcher.algorithms.gigpo import GiGPO
 from launcher.algorithms.grpo import GRPO
@@ -106,7 +107,7 @@ def several(number: int, turn: int) -> Observation:
 
 
 @pytest.fixture
-def chat(tiny: Callable[..., CausalLM], exact: Callable[..., None]) -> tuple[CausalLM, Bridge]:
+def chat(exact: Callable[..., None]) -> tuple[CausalLM, Bridge]:
     words = ("<tool_call>", "</tool_call>", '"name": ', '"arguments": ')
     model = tiny(chat=True, words=words, max_position_embeddings=1024)
     exact(model, model.base)
@@ -167,35 +168,12 @@ def test_a_turn_of_a_decoder_goes_on_with_the_random_numbers_of_the_first(chat: 
 # ---- gradients
 
 
-def reference_gradients(model: CausalLM, episodes: Sequence[Episode], weights: torch.Tensor) -> list[torch.Tensor]:
-    """Of the sum over tokens of their log-probability times `weights` [B, T], by plain transformers, one at a time."""
-    model.base.zero_grad()
-    for number, episode in enumerate(episodes):
-        ids = torch.tensor([episode.tokens])
-        logits = model.base(input_ids=ids).logits[0, :-1, : model.vocabulary]
-        logp = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-        (logp * weights[number, 1 : len(episode.tokens)]).sum().backward()
-    return [weight.grad.clone() for weight in model.base.parameters() if weight.grad is not None]
-
-
-def engine_gradients(jobs: ModuleType, model: CausalLM, episodes: Sequence[Episode], algorithm: GRPO, rows: int) -> Any:
-    """Of the algorithm's loss, as one optimizer step sees them; and the prepared batch."""
-    policy = jobs.policy_of(model, algorithm, limits=Limits(rows), optim=Optim(lr=1e-3, clip_grad=1e9))
-    batch, _ = algorithm.prepare(collate(episodes, model), {})
-    model.base.zero_grad()
-    seen = dict[str, torch.Tensor]()
-    for name, weight in model.base.named_parameters():
-        weight.register_post_accumulate_grad_hook(lambda each, name=name: seen.update({name: each.grad.clone()}))
-    policy.update(batch, 1)
-    return batch, seen
-
-
 @pytest.mark.parametrize(
     ("algorithm", "rows"),
     [(kind(loss_agg_mode="token-mean"), rows) for kind, rows in ((GRPO, 1), (TurnGRPO, 8), (GiGPO, 8))],
 )
 def test_the_gradient_is_that_of_a_plain_reference_and_tools_get_none(
-    chat: tuple[CausalLM, Bridge], jobs: ModuleType, algorithm: GRPO, rows: int
+    chat: tuple[CausalLM, Bridge], algorithm: GRPO, rows: int
 ) -> None:
     model, _ = chat
     scripts = {1: [call(a=number) for number in range(5)] + ["7"], 2: [call(b=1), call(b=1), "8"], 3: ["9"]}
@@ -206,33 +184,23 @@ def test_the_gradient_is_that_of_a_plain_reference_and_tools_get_none(
     episodes, _, _ = run(chat, Now(reply), scripts)
     rewards = (1.0, 0.0, 0.25)
     episodes = [replace(one, reward=reward, group=0) for one, reward in zip(episodes, rewards, strict=True)]
-    batch, seen = engine_gradients(jobs, model, episodes, algorithm, rows)
+    batch, _ = algorithm.prepare(collate(episodes, model), {})
     assert not batch.advantage[batch.turn < 0].any(), "tokens of the prompt and of tools have no advantage at all"
     assert batch.advantage[batch.turn >= 0].any()
-    weights = -batch.advantage * batch.mask / batch.mask.sum()
-    expected = reference_gradients(model, episodes, weights)
-    scale = max(each.abs().max().item() for each in expected)
-    named = dict(zip([name for name, _ in model.base.named_parameters()], expected, strict=True))
-    assert max((seen[name] - named[name]).abs().max().item() for name in named) <= 1e-12 * scale
-
-
-def test_an_episode_as_one_sequence_is_the_sum_of_its_turns_as_copies(
-    chat: tuple[CausalLM, Bridge], jobs: ModuleType
-) -> None:
-    """Each turn alone behind all that stands before it, as T sequences: the gradients add up to those of one."""
-    model, _ = chat
-    (episode,), _, _ = run(chat, Now(several), {1: [call(a=number) for number in range(5)] + ["7"]})
-    copies = []
-    for place, turn in enumerate(episode.turns):
-        if turn.writer == "policy":
-            before = [replace(each, mask=[0] * len(each.tokens)) for each in episode.turns[:place]]
-            copies.append(replace(episode, turns=(*before, turn)))
-    assert len(copies) == 6
-    ones = [collate([one], model) for one in (episode, *copies)]
-    found = [reference_gradients(model, [one], batch.mask) for one, batch in zip([episode, *copies], ones, strict=True)]
-    summed = [torch.stack(parts).sum(0) for parts in zip(*found[1:], strict=True)]
-    scale = max(each.abs().max().item() for each in found[0])
-    assert max((one - other).abs().max().item() for one, other in zip(found[0], summed, strict=True)) <= 1e-12 * scale
+    pull = -batch.advantage * batch.mask / batch.mask.sum()
+    for number, episode in enumerate(episodes):  # by plain transformers, one at a time
+        ids = torch.tensor([episode.tokens])
+        logits = model.base(input_ids=ids).logits[0, :-1, : model.vocabulary]
+        logp = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        (logp * pull[number, 1 : len(episode.tokens)]).sum().backward()
+    expected = {weight: weight.grad.clone() for weight in model.base.parameters() if weight.grad is not None}
+    scale = max(each.abs().max().item() for each in expected.values())
+    model.base.zero_grad()
+    seen = dict[torch.Tensor, torch.Tensor]()
+    for weight in expected:
+        weight.register_post_accumulate_grad_hook(lambda each: seen.update({each: each.grad.clone()}))
+    jobs.policy_of(model, algorithm, limits=Limits(rows), optim=Optim(lr=1e-3, clip_grad=1e9)).update(batch, 1)
+    assert max((seen[weight] - theirs).abs().max().item() for weight, theirs in expected.items()) <= 1e-12 * scale
 
 
 # ---- ends

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
-from torch import Tensor
+from families import family, generated, ids, logp_alone, tiny
 
 from launcher.algorithms.dpo import DPO
 from launcher.algorithms.grpo import GRPO
@@ -47,33 +47,28 @@ class Named(Reward):
         return [float(answer.ground_truth or "nan") for answer in answers]
 
 
-def held_out(prompts: list[list[int]], scores: list[str | None], sources: list[str]) -> Rows:
-    """Prompts without demonstrations."""
+def held_out(
+    sequences: Sequence[list[int]], truths: Sequence[str | None], sources: Sequence[str] = (), answer: int = 0
+) -> Rows:
+    """Prompts; with an answer of so many tokens at the end of each, demonstrations."""
     found = Rows()
-    for place, (ids, score, source) in enumerate(zip(prompts, scores, sources, strict=True)):
-        found.rows.append(Row(f"f:{place}", "", ground_truth=score, data_source=source))
-        found.tokens.append(Tokens(place, ids, []))
+    for place, (sequence, truth) in enumerate(zip(sequences, truths, strict=True)):
+        source, response = sources[place] if sources else "a", "" if answer else None
+        mask = [0] * (len(sequence) - answer) + [1] * answer if answer else []
+        found.rows.append(Row(f"f:{place}", "", response=response, ground_truth=truth, data_source=source))
+        found.tokens.append(Tokens(place, sequence, mask))
     return found
 
 
-Validating = Callable[..., Validation]
+def validation(
+    model: CausalLM, rows: Rows, reward: Reward, algorithm: Algorithm | None = None, size: int = 3, shown: int = 0,
+    **sampler: Any,
+) -> Validation:  # fmt: skip
+    policy = jobs.policy_of(model, algorithm or GRPO(), limits=Limits(2))
+    return Validation(rows, policy, PromptAnswerer(Decoder(model, TorchSampler(**sampler), 6), reward), 0, size, shown)
 
 
-@pytest.fixture
-def validation(jobs: ModuleType) -> Validating:
-    def make(
-        model: CausalLM, rows: Rows, reward: Reward, algorithm: Algorithm | None = None, size: int = 3, shown: int = 0,
-        **sampler: Any,
-    ) -> Validation:  # fmt: skip
-        policy = jobs.policy_of(model, algorithm or GRPO(), limits=Limits(2))
-        return Validation(
-            rows, policy, PromptAnswerer(Decoder(model, TorchSampler(**sampler), 6), reward), 0, size, shown
-        )
-
-    return make
-
-
-def test_the_score_of_each_prompt_is_logged(validation: Validating, tiny: Callable[..., CausalLM], ids: Ids) -> None:
+def test_the_score_of_each_prompt_is_logged() -> None:
     """The mean of its answers, in the order of the rows, and of each source; a prompt whose answers have no score has
     none, and one without a truth is not asked."""
     truths, sources = ["1", "0.5", "nan", "-3", "4", None], ["b", "a", "a", "a", "c/d", "b"]
@@ -95,16 +90,14 @@ def test_the_score_of_each_prompt_is_logged(validation: Validating, tiny: Callab
     }
 
 
-def test_the_answers_are_those_of_the_model_to_that_row(
-    validation: Validating, family: Callable[..., Any], ids: Ids, generated: Callable[..., list[int]]
-) -> None:
+def test_the_answers_are_those_of_the_model_to_that_row() -> None:
     """Every truth is transformers' own greedy answer but one, which is wrong: 4 of 5 are right."""
     model, plain = family("llama")
     prompts = ids(3, 5, 2, 4, 6)
     model.module.generation_config.eos_token_id = [1, 3]
     answers = [generated(plain, prompt, 6, ends=[1, 3]) for prompt in prompts]
     texts = model.tokenizer.batch_decode([answer[:-1] if answer[-1] in (1, 3) else answer for answer in answers])
-    rows = held_out(prompts, [*texts[:4], texts[4] + "?"], ["a"] * 5)
+    rows = held_out(prompts, [*texts[:4], texts[4] + "?"])
     assert len(set(texts)) == 5
     low, high = 0.37553, 0.96378  # Wilson's interval of 4 out of 5, from tables
     assert validation(model, rows, Exact(strip=False)).measure(1)[0] == {
@@ -117,49 +110,36 @@ def test_the_answers_are_those_of_the_model_to_that_row(
 # ---- demonstrations
 
 
-def demonstrations(sequences: list[tuple[list[int], list[int]]], truths: Sequence[str | None]) -> Rows:
-    found = Rows()
-    for place, ((ids, mask), truth) in enumerate(zip(sequences, truths, strict=True)):
-        found.rows.append(Row(f"f:{place}", "", response="", ground_truth=truth, data_source="a"))
-        found.tokens.append(Tokens(place, ids, mask))
-    return found
-
-
-def test_the_loss_is_a_mean_over_answer_tokens(
-    validation: Validating, family: Callable[..., Any], jobs: ModuleType, logp_alone: Callable[..., Tensor]
-) -> None:
+def test_the_loss_is_a_mean_over_answer_tokens() -> None:
     model, plain = family("llama")
     sequences = jobs.sequences_of(1, 7)
-    rows = demonstrations(sequences, [None] * 7)
+    rows = held_out([sequence for sequence, _ in sequences], [None] * 7, answer=1)
+    rows.tokens[:] = [Tokens(place, *given) for place, given in enumerate(sequences)]
     total = tokens = 0.0
-    for ids, mask in sequences:
+    for sequence, mask in sequences:
         answer = torch.tensor(mask[1:], dtype=torch.float64)  # token 0 is never predicted
-        total -= (logp_alone(plain, ids) * answer).sum().item()
+        total -= (logp_alone(plain, sequence) * answer).sum().item()
         tokens += sum(mask)
     found = validation(model, rows, Named(), SFT()).measure(1)[0]
     assert found == {"val/loss": pytest.approx(total / tokens, rel=1e-12)}  # and no score where no truth is known
 
 
-def test_a_demonstration_is_answered_from_its_prompt_alone(
-    validation: Validating, tiny: Callable[..., CausalLM], ids: Ids
-) -> None:
+def test_a_demonstration_is_answered_from_its_prompt_alone() -> None:
     model = tiny()
     prompts = ids(3, 5, 2)
-    whole = [([*prompt, 20, 21, 1], [0] * len(prompt) + [1, 1, 1]) for prompt in prompts]
+    whole = held_out([[*prompt, 20, 21, 1] for prompt in prompts], ["1"] * 3, answer=3)
     prompted, written = Named(), Named()
-    validation(model, held_out(prompts, ["1"] * 3, ["a"] * 3), prompted).measure(1)
-    found = validation(model, demonstrations(whole, ["1"] * 3), written, SFT()).measure(1)[0]
+    validation(model, held_out(prompts, ["1"] * 3), prompted).measure(1)
+    found = validation(model, whole, written, SFT()).measure(1)[0]
     assert [answer.response for answer in written.asked] == [answer.response for answer in prompted.asked]
     assert set(found) - WILSON == {"val-core/a/reward/mean@1", "val/loss"}
 
 
-def test_without_a_truth_the_first_prompts_are_answered_beside_their_references(
-    validation: Validating, tiny: Callable[..., CausalLM], ids: Ids, generated: Callable[..., list[int]]
-) -> None:
+def test_without_a_truth_the_first_prompts_are_answered_beside_their_references() -> None:
     """Greedily, at most twice as long as the longest reference; a conversation's first turn with a loss is one."""
     model = tiny()
     prompts = ids(3, 5, 2)
-    rows = demonstrations([([*prompt, 20, 21], [0] * len(prompt) + [1, 1]) for prompt in prompts], [None] * 3)
+    rows = held_out([[*prompt, 20, 21] for prompt in prompts], [None] * 3, answer=2)
     rows.rows[0] = replace(rows.rows[0], prompt="Hi?", response="Hello.")
     rows.rows[1] = replace(rows.rows[1], prompt=(Message("user", "a"), Message("assistant", "b")), response=None)
     decode = model.tokenizer.decode
@@ -184,23 +164,19 @@ def test_without_a_truth_the_first_prompts_are_answered_beside_their_references(
 # ---- pairs
 
 
-def test_pairs_held_out_are_measured_by_their_loss(
-    validation: Validating, tiny: Callable[..., CausalLM], jobs: ModuleType
-) -> None:
+def test_pairs_held_out_are_measured_by_their_loss() -> None:
     """Against a reference that is the policy itself no answer is preferred: the loss is log 2 and no margin won."""
     model, rows = tiny(), Rows()
     answers = jobs.shared(jobs.sequences_of(3, 10), 2)
     for place in range(5):
         rows.rows.append(Row(f"f:{place}", "", response="", rejected="x"))
         rows.tokens.append(Pair(place, Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])))
-    measured = validation(model, rows, Named(), DPO(), size=2)
-    measured.policy.reference = Reference(tiny())
-    metrics, (losses,) = measured.measure(1)
-    assert metrics == {
-        "val/dpo_loss": pytest.approx(math.log(2), rel=1e-12), "val/loss": pytest.approx(math.log(2), rel=1e-12),
-        "val/rewards/chosen": pytest.approx(0, abs=1e-12), "val/rewards/rejected": pytest.approx(0, abs=1e-12),
-        "val/rewards/margins": pytest.approx(0, abs=1e-12), "val/rewards/accuracies": 0.0,
-    }  # fmt: skip
+    validating = validation(model, rows, Named(), DPO(), size=2)
+    validating.policy.reference = Reference(tiny())
+    metrics, (losses,) = validating.measure(1)
+    rewards = dict.fromkeys((f"val/rewards/{name}" for name in ("chosen", "rejected", "margins", "accuracies")), 0.0)
+    expected = {"val/dpo_loss": math.log(2), "val/loss": math.log(2)} | rewards
+    assert metrics == pytest.approx(expected, rel=1e-12, abs=1e-12)
     assert isinstance(losses, HeldOutScores) and losses.metric == "loss"
     assert losses.scores == (pytest.approx(math.log(2), rel=1e-12),) * 5
 
@@ -209,7 +185,7 @@ def test_pairs_held_out_are_measured_by_their_loss(
 
 
 @pytest.mark.parametrize(("rows", "kind"), [(1, "dpo"), (100, "sft")])
-def test_how_many_rows_are_taken_at_a_time_does_not_matter(rows: int, kind: str, jobs: ModuleType) -> None:
+def test_how_many_rows_are_taken_at_a_time_does_not_matter(rows: int, kind: str) -> None:
     assert jobs.validated(kind, size=rows) == pytest.approx(jobs.validated(kind), rel=1e-12)
 
 
@@ -240,19 +216,14 @@ class Listed(Reward):
         return next(self.said_next)
 
 
-@pytest.fixture
-def measured(validation: Validating, tiny: Callable[..., CausalLM], ids: Ids) -> Callable[..., Any]:
+def measured(reward: Reward, **values: int) -> tuple[dict[str, float], list[Any]]:
     """Metrics and events of step 7: four answers to each of three prompts, of two sources."""
-
-    def measure(reward: Reward, **values: int) -> tuple[dict[str, float], list[Any]]:
-        rows = held_out(ids(3, 5, 2), ["0", "1", "2"], ["x", "x", "y"])
-        rows.rows[:] = [replace(row, prompt=prompt) for row, prompt in zip(rows.rows, PROMPTS, strict=True)]
-        return validation(tiny(), rows, reward, val_n=4, val_temperature=1.0, **values).measure(7)
-
-    return measure
+    rows = held_out(ids(3, 5, 2), ["0", "1", "2"], ["x", "x", "y"])
+    rows.rows[:] = [replace(row, prompt=prompt) for row, prompt in zip(rows.rows, PROMPTS, strict=True)]
+    return validation(tiny(), rows, reward, val_n=4, val_temperature=1.0, **values).measure(7)
 
 
-def test_verls_names_and_values_by_hand(measured: Callable[..., Any]) -> None:
+def test_verls_names_and_values_by_hand() -> None:
     found, _ = measured(Listed())
     ends = [found.pop(f"val-aux/x/reward/wilson95_{end}@4") for end in ("low", "high")]
     assert 0 <= ends[0] < 0.25 < ends[1] <= 1
@@ -267,7 +238,7 @@ def test_verls_names_and_values_by_hand(measured: Callable[..., Any]) -> None:
     assert found["val-core/y/reward/mean@4"] == 0.75 and found["val-core/y/reward/maj@4/mean"] == 1.0
 
 
-def test_scores_that_are_no_shares_have_the_interval_of_a_mean(measured: Callable[..., Any]) -> None:
+def test_scores_that_are_no_shares_have_the_interval_of_a_mean() -> None:
     found, _ = measured(Listed([[0.5, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]]))
     assert not any("wilson" in name for name in found if "/x/" in name)
     error = 1.959964 * 0.125 / 2**0.5 / 2**0.5  # means 0.125 and 0 of two prompts: std 0.125 / sqrt 2
@@ -276,7 +247,7 @@ def test_scores_that_are_no_shares_have_the_interval_of_a_mean(measured: Callabl
     assert any("wilson" in name for name in found if "/y/" in name)
 
 
-def test_a_few_answers_are_kept_as_they_were_given(measured: Callable[..., Any]) -> None:
+def test_a_few_answers_are_kept_as_they_were_given() -> None:
     _, (*samples, x, y) = measured(Listed(), size=2, shown=2)
     assert [(s.step, s.data_source, s.prompt, s.ground_truth, s.score) for s in samples] == [
         (7, "x", "what?", "0", 1.0), (7, "x", "system: be brief\nuser: why?", "1", 0.0)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import family, tiny
 from jobs import Known
 from peft import PeftModel
 from safetensors.torch import load_file
@@ -51,14 +51,11 @@ class Fake(Generator):
         yield {"timing_s/update_weights": 0.5}
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
-        answers = [
-            [20 + row, 30 + row] if row % 2 else [20 + row, 30 + row, 1]
-            for row in range(sum(len(request.keys) for request in requests))
-        ]
-        ends = ["end" if tokens[-1] == 1 else "length" for tokens in answers]
+        count = sum(len(request.keys) for request in requests)
+        answers = [[20 + row, 30 + row, *[1] * (row % 2 == 0)] for row in range(count)]
         return [
-            Turn(tokens, stop=stop, logp=[-token / 8 for token in tokens])
-            for tokens, stop in zip(answers, ends, strict=True)
+            Turn(tokens, stop="length" if row % 2 else "end", logp=[-token / 8 for token in tokens])
+            for row, tokens in enumerate(answers)
         ]
 
 
@@ -76,7 +73,7 @@ def rolled(model: CausalLM) -> tuple[Batch, dict[str, float], Fake]:
     return batch, told, generator
 
 
-def test_each_tokens_log_probability_stands_where_the_token_does(tiny: Callable[..., CausalLM]) -> None:
+def test_each_tokens_log_probability_stands_where_the_token_does() -> None:
     batch, told, generator = rolled(tiny())
     assert generator.awoken == 1 and told["timing_s/update_weights"] == 0.5
     answer = (batch.mask > 0) & (batch.preference == 0)[:, None]
@@ -86,7 +83,7 @@ def test_each_tokens_log_probability_stands_where_the_token_does(tiny: Callable[
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_a_policys_update_notes_how_far_they_are_apart(epochs: int, jobs: ModuleType) -> None:
+def test_a_policys_update_notes_how_far_they_are_apart(epochs: int) -> None:
     """On-policy by the log-probabilities that the update computes anyway, otherwise by those before it: equal ones."""
     policy = jobs.policy_for("gspo_selfplay", "float64", Limits(3))
     policy.mismatch = Mismatch(2.0)
@@ -109,10 +106,6 @@ def batch_of(old: list[float], rollout: list[float], mask: list[int]) -> Batch:
     row = [torch.tensor([x], dtype=torch.float64) for x in (old, rollout, mask)]
     tokens = torch.zeros(1, len(old), dtype=torch.long)
     return Batch(tokens=tokens, length=torch.tensor([len(old)]), mask=row[2], old=row[0], rollout=row[1])
-
-
-def logs(*probabilities: float) -> list[float]:
-    return [math.log(p) for p in probabilities]
 
 
 def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:
@@ -147,7 +140,7 @@ def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:
 )
 def test_truncated_importance(old: float, rollout: float, weight: float) -> None:
     """min(p_trainer / p_sampler, cap), of the paper; without a gradient."""
-    part = batch_of(logs(old), logs(rollout), [1])
+    part = batch_of([math.log(old)], [math.log(rollout)], [1])
     seen = Mismatch(2.0)
     found = seen.record_and_weight(part).importance
     assert found.item() == pytest.approx(weight) and not found.requires_grad
@@ -173,7 +166,7 @@ def loud(model: CausalLM) -> CausalLM:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
-def test_names_and_tensors_are_those_of_a_checkpoint(name: str, family: Callable[..., Any], tmp_path: Path) -> None:
+def test_names_and_tensors_are_those_of_a_checkpoint(name: str, tmp_path: Path) -> None:
     """transformers holds a mixture's experts in one tensor; a checkpoint holds each alone, and so do other programs."""
     model, _ = family(name, torch.float32)
     loud(model).module.save_pretrained(tmp_path)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
+import jobs
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from launcher.core.problems import Problems
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.loop import Training
-from launcher.engines.torch.train.policy import Policy, Update
+from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.save import SaveResult, TrainingPosition
 from launcher.engines.torch.train.sources import Order
 from launcher.spec.algorithm import Batch, Loss, Output
@@ -37,101 +38,91 @@ def state(policy: Policy) -> dict[str, Tensor]:
     return found
 
 
-def check_untouched(policy: Policy, before: dict[str, Tensor]) -> None:
-    after = state(policy)
-    assert after.keys() == before.keys()
-    for name, value in before.items():  # as bits: a weight that is NaN already must stay that NaN
-        assert value.numpy().tobytes() == after[name].numpy().tobytes(), name
-    for trained in (policy.actor, policy.critic):
-        assert trained is None or all(weight.grad is None for weight in trained.weights)
+def spoil(field: str) -> Callable[[Policy, Batch], Batch]:
+    """One token of the first row that has any is NaN, so that others are computed after it."""
+
+    def change(_: Policy, batch: Batch) -> Batch:
+        x, row = getattr(batch, field), int(batch.mask.any(1).nonzero()[0])
+        place = torch.tensor(row), batch.mask[row].nonzero()[-1, 0]
+        return replace(batch, **{field: x.index_put(place, x.new_tensor(math.nan))})
+
+    return change
 
 
-def after_a_good_step(kind: str, jobs: ModuleType) -> Policy:
-    """So that the optimizer has something to lose."""
-    policy: Policy = jobs.policy_for(kind, "float64", Limits(5))
-    assert policy.update(jobs.prepared(policy), 1).nonfinite_source == ""
-    return policy
+def weight(value: float) -> Callable[[Policy, Batch], Batch]:
+    def change(policy: Policy, batch: Batch) -> Batch:
+        policy.model.base.get_output_embeddings().weight.data[7, 3] = value
+        return batch
+
+    return change
 
 
-def spoil(x: Tensor, mask: Tensor, value: float) -> Tensor:
-    """One token of the first row that has any, so that others are computed after it."""
-    row = int(mask.any(1).nonzero()[0])
-    return x.index_put((torch.tensor(row), mask[row].nonzero()[-1, 0]), x.new_tensor(value))
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "name"),
-    [("dpo", "reference", ""), ("grpo", "old", "old log-probability"), ("ppo", "value", ""), ("ppo", "advantage", "")],
-)
-def test_what_stands_before_the_update_is_named(kind: str, field: str, name: str, jobs: ModuleType) -> None:
-    policy = after_a_good_step(kind, jobs)
-    batch, before = jobs.prepared(policy, 2), state(policy)
-    bad = replace(batch, **{field: spoil(getattr(batch, field), batch.mask > 0, math.nan)})
-    found = policy.update(bad, 2)
-    assert found.nonfinite_source == (name or field)
-    skipped = {name: x for name, x in found.metrics.items() if name.endswith("skipped_nonfinite")}
-    assert skipped and all(x == 1.0 for x in skipped.values())
-    check_untouched(policy, before)
-    assert policy.model.version == 1  # by it a sampler sees whether its copy is old
-    check_the_next_is_taken(policy, jobs)
-    assert policy.model.version == 2
-
-
-def check_the_next_is_taken(policy: Policy, jobs: ModuleType) -> None:
-    before = state(policy)
-    assert policy.update(jobs.prepared(policy, 3), 3).nonfinite_source == ""
-    assert any(not torch.equal(value, state(policy)[name]) for name, value in before.items())
-    assert all(value.isfinite().all() for value in state(policy).values())
-
-
-@pytest.mark.parametrize(("kind", "value"), [("sft", math.nan), ("ppo", math.inf), ("grpo", -math.inf)])
-def test_weights_that_are_not_finite_are_found_in_the_log_probabilities(
-    kind: str, value: float, jobs: ModuleType
-) -> None:
-    policy = after_a_good_step(kind, jobs)
-    batch = jobs.prepared(policy, 2)
-    policy.model.base.get_output_embeddings().weight.data[7, 3] = value
-    before = state(policy)
-    assert policy.update(batch, 2).nonfinite_source == "log-probability"
-    if kind != "ppo":  # its critic is sound and goes on
-        check_untouched(policy, before)
-
-
-def test_a_critic_that_is_not_finite_is_named(jobs: ModuleType) -> None:
-    policy = after_a_good_step("ppo", jobs)
-    batch = jobs.prepared(policy, 2)
+def bias_of_critic(policy: Policy, batch: Batch) -> Batch:
     policy.critic.network.head.bias.data[0] = math.inf
-    found = policy.update(batch, 2)
-    assert found.nonfinite_source.startswith("critic's ")
-    assert found.metrics["actor/skipped_nonfinite"] == 0.0
-    assert found.metrics["critic/skipped_nonfinite"] == 1.0
+    return batch
 
 
 @dataclass(frozen=True)
 class Stub(SFT):
     """Fake: a loss, or a gradient, that is not finite where the answers are."""
 
-    of: str = "loss"
-    value: float = math.nan
+    added: float | None = None
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         nll, seen = super().loss(new, batch)
-        if self.of == "loss":
-            return nll + self.value, seen
         nothing = (new.logp * batch.mask).sum() * 0
-        return nll + nothing.square().sqrt(), seen  # 0, and its slope 0 / 0
+        return nll + (nothing.square().sqrt() if self.added is None else self.added), seen  # 0, and its slope 0 / 0
 
 
-@pytest.mark.parametrize(("of", "value"), [("loss", math.nan), ("loss", -math.inf), ("gradient", 0.0)])
-def test_a_loss_and_a_gradient_that_are_not_finite_are_named(of: str, value: float, jobs: ModuleType) -> None:
-    policy = after_a_good_step("sft", jobs)
-    good, policy.algorithm = policy.algorithm, Stub(of=of, value=value)
+def loss(added: float | None) -> Callable[[Policy, Batch], Batch]:
+    def change(policy: Policy, batch: Batch) -> Batch:
+        policy.algorithm = Stub(added=added)
+        return batch
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "name"),
+    [
+        ("dpo", spoil("reference"), "reference"),
+        ("grpo", spoil("old"), "old log-probability"),
+        ("ppo", spoil("value"), "value"),
+        ("ppo", spoil("advantage"), "advantage"),
+        ("sft", weight(math.nan), "log-probability"),
+        ("ppo", weight(math.inf), "log-probability"),
+        ("grpo", weight(-math.inf), "log-probability"),
+        ("ppo", bias_of_critic, "critic's value"),
+        ("sft", loss(math.nan), "loss"),
+        ("sft", loss(-math.inf), "loss"),
+        ("sft", loss(None), "gradient"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_finite_is_named_and_changes_nothing(
+    kind: str, change: Callable[[Policy, Batch], Batch], name: str
+) -> None:
+    policy: Policy = jobs.policy_for(kind, "float64", Limits(5))
+    assert policy.update(jobs.prepared(policy), 1).nonfinite_source == ""  # the optimizer has something to lose
+    algorithm, batch = policy.algorithm, jobs.prepared(policy, 2)
+    batch = change(policy, batch)
     before = state(policy)
-    found: Update = policy.update(jobs.batch_for(good, policy.model, 2), 2)
-    assert found.nonfinite_source == of
-    check_untouched(policy, before)
-    policy.algorithm = good
-    check_the_next_is_taken(policy, jobs)
+    found = policy.update(batch, 2)
+    assert found.nonfinite_source == name
+    skipped = {name: x for name, x in found.metrics.items() if name.endswith("skipped_nonfinite")}
+    sound = {"critic's value": "actor/", "log-probability": "critic/"}.get(name, "none")  # goes on
+    assert skipped == {name: float(not name.startswith(sound)) for name in skipped} != {}
+    for name, value in state(policy).items():  # as bits: a weight that is NaN already must stay that NaN
+        assert name.startswith(sound.replace("/", ".")) or value.numpy().tobytes() == before[name].numpy().tobytes()
+    for trained in (policy.actor, policy.critic):
+        assert trained is None or all(weight.grad is None for weight in trained.weights)
+    assert policy.model.version == 1 + (sound == "actor/")  # by it a sampler sees whether its copy is old
+    policy.algorithm = algorithm
+    if sound == "none":  # the next is taken
+        assert policy.update(jobs.prepared(policy, 3), 3).nonfinite_source == ""
+        after = state(policy)
+        assert policy.model.version == 2 and any(not torch.equal(value, after[name]) for name, value in before.items())
+        assert all(value.isfinite().all() for value in after.values())
 
 
 REWARD = "val-core/reverse/reward/mean@1"
@@ -145,12 +136,12 @@ class Listed:
 
     alerts: tuple[str, ...] = ()
 
-    def __init__(self, jobs: ModuleType, policy: Policy, changes: dict[int, Change]) -> None:
-        self.jobs, self.policy, self.changes = jobs, policy, changes
+    def __init__(self, policy: Policy, changes: dict[int, Change]) -> None:
+        self.policy, self.changes = policy, changes
         self.order = Order(60, 6, 0, True)
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
-        batch = self.jobs.batch_for(self.policy.algorithm, self.policy.model, step)
+        batch = jobs.batch_for(self.policy.algorithm, self.policy.model, step)
         changed = self.changes.get(step, lambda given: given)(batch)
         self.alerts = () if changed.reward.isfinite().all() else (WHY,)
         return changed, {}
@@ -178,41 +169,35 @@ class Measured:
 Gone = tuple[list[Event], list[torch.Tensor], Policy, str]
 
 
-@pytest.fixture
-def gone(jobs: ModuleType) -> Callable[..., Gone]:
+def train(
+    changes: dict[int, Change], *words: str, kind: str = "grpo", steps: int = 6, measured: Measured | None = None,
+    policy: Policy | None = None,
+) -> Gone:  # fmt: skip
     """What was told, the weights before each event, the policy, and why it ended early."""
+    policy = policy or jobs.policy_for(kind, "float64", Limits(16))
+    told, held = list[Event](), list[torch.Tensor]()
 
-    def train(
-        changes: dict[int, Change], *words: str, kind: str = "grpo", steps: int = 6, measured: Measured | None = None
-    ) -> Gone:
-        policy = jobs.policy_for(kind, "float64", jobs.Limits(16))
-        told, held = list[Event](), list[torch.Tensor]()
+    def emit(event: Event) -> None:
+        told.append(event)
+        held.append(jobs.weights(policy))
 
-        def emit(event: Event) -> None:
-            told.append(event)
-            held.append(jobs.weights(policy))
-
-        saver: Any = SimpleNamespace(save=lambda position: SaveResult(True))
-        run, source = resolve([*WORDS, "trainer.test_freq=-1", *words]), Listed(jobs, policy, changes)
-        training = Training(
-            run, policy, None, source, measured, saver, TrainingPosition(0, 0, 0, 60), steps, emit, lambda: False,
-            lambda: None,
-        )  # fmt: skip
-        try:
-            assert training.train()
-        except Problems as problems:
-            return told, held, policy, "\n".join(problems.lines)
-        return told, held, policy, ""
-
-    return train
+    saver: Any = SimpleNamespace(save=lambda position: SaveResult(True))
+    run, source = resolve([*WORDS, "trainer.test_freq=-1", *words]), Listed(policy, changes)
+    position = TrainingPosition(0, 0, 0, 60)
+    training = Training(run, policy, None, source, measured, saver, position, steps, emit, lambda: False, lambda: None)
+    try:
+        assert training.train()
+    except Problems as problems:
+        return told, held, policy, "\n".join(problems.lines)
+    return told, held, policy, ""
 
 
 def told_of(events: Sequence[Event], step: int) -> list[Event]:
     return [event for event in events if isinstance(event, Alert | Step | Saved) and event.step == step]
 
 
-def test_a_step_without_a_scored_group_is_skipped_and_told_before_it(gone: Callable[..., Gone]) -> None:
-    events, held, _, ended = gone({3: bad_reward(math.nan)})
+def test_a_step_without_a_scored_group_is_skipped_and_told_before_it() -> None:
+    events, held, _, ended = train({3: bad_reward(math.nan)})
     assert ended == ""
     why, alert, step = told_of(events, 3)
     assert isinstance(why, Alert) and isinstance(alert, Alert) and isinstance(step, Step)
@@ -229,9 +214,9 @@ def test_a_step_without_a_scored_group_is_skipped_and_told_before_it(gone: Calla
     assert [event for event in events if isinstance(event, Alert)] == [why, alert]
 
 
-def test_the_run_ends_after_so_many_bad_steps_in_a_row(gone: Callable[..., Gone]) -> None:
+def test_the_run_ends_after_so_many_bad_steps_in_a_row() -> None:
     bad = bad_reward(math.nan)
-    events, held, _, why = gone({2: bad, 3: bad, 5: bad, 6: bad, 7: bad, 8: bad}, "trainer.max_bad_steps=3", steps=9)
+    events, held, _, why = train({2: bad, 3: bad, 5: bad, 6: bad, 7: bad, 8: bad}, "trainer.max_bad_steps=3", steps=9)
     line = "step 7: no group of answers could be scored, 3 steps in a row; use a reward that gives numbers"
     assert why == f"{line}\n{WHY}"
     assert [event.step for event in events if isinstance(event, Alert)] == [2, 2, 3, 3, 5, 5, 6, 6, 7, 7]
@@ -239,36 +224,27 @@ def test_the_run_ends_after_so_many_bad_steps_in_a_row(gone: Callable[..., Gone]
     assert torch.equal(held[-1], held[[isinstance(e, Step) and e.step == 4 for e in events].index(True)])
 
 
-def test_the_remedy_for_all_else_is_a_smaller_step(
-    jobs: ModuleType, gone: Callable[..., Gone], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = jobs.policy_for("grpo", "float64", jobs.Limits(16))
-    monkeypatch.setattr(jobs, "policy_for", lambda *_: policy)
+@pytest.mark.parametrize(("kind", "bad_from"), [("grpo", 1), ("dpo", 1), ("grpo", 2)])
+def test_the_remedy_is_another_model_or_a_smaller_step(kind: str, bad_from: int) -> None:
+    """Weights that are not finite from the start are the model's fault."""
+    policy = jobs.policy_for(kind, "float64", jobs.Limits(16))
 
-    def break_reference(batch: Batch) -> Batch:
-        policy.reference.model.base.get_output_embeddings().weight.data[:] = math.nan
+    def spoil(batch: Batch) -> Batch:
+        for network in (policy.reference.model, *([policy.model] if bad_from == 1 else [])):
+            network.base.get_output_embeddings().weight.data[:] = math.nan
         return batch
 
-    events, _, _, why = gone({2: break_reference}, "trainer.max_bad_steps=2")
+    events, _, _, why = train({bad_from: spoil}, "trainer.max_bad_steps=2", policy=policy)
+    if bad_from == 1:
+        assert why.startswith("step 2: ") and "use a model whose weights are finite numbers" in why
+        return
     assert why == "step 3: reference is not finite, 2 steps in a row; use a smaller optim.lr"
     alert, step = told_of(events, 2)
     assert isinstance(alert, Alert) and "reference is not finite" in alert.text and isinstance(step, Step)
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dpo"])
-def test_weights_that_are_not_finite_from_the_start_are_the_models_fault(
-    kind: str, jobs: ModuleType, gone: Callable[..., Gone], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = jobs.policy_for(kind, "float64", jobs.Limits(16))
-    monkeypatch.setattr(jobs, "policy_for", lambda *_: policy)
-    for network in (policy.model, *([policy.reference.model] if policy.reference else [])):
-        network.base.get_output_embeddings().weight.data[:] = math.nan
-    *_, why = gone({}, "trainer.max_bad_steps=2")
-    assert why.startswith("step 2: ") and "use a model whose weights are finite numbers" in why
-
-
-def test_steps_with_nothing_to_learn_are_not_bad(gone: Callable[..., Gone]) -> None:
-    events, held, _, why = gone(dict.fromkeys(range(2, 6), all_equal), "trainer.max_bad_steps=2", kind="dapo")
+def test_steps_with_nothing_to_learn_are_not_bad() -> None:
+    events, held, _, why = train(dict.fromkeys(range(2, 6), all_equal), "trainer.max_bad_steps=2", kind="dapo")
     assert why == ""
     alerts = [(event.step, event.text) for event in events if isinstance(event, Alert)]
     assert alerts == [
@@ -283,7 +259,7 @@ def test_steps_with_nothing_to_learn_are_not_bad(gone: Callable[..., Gone]) -> N
     assert not torch.equal(steps[6][1], steps[5][1])
 
 
-def test_in_critic_warmup_only_the_critic_learns(jobs: ModuleType) -> None:
+def test_in_critic_warmup_only_the_critic_learns() -> None:
     policy = jobs.policy_for("ppo", "float64", jobs.Limits(16))
     policy.critic_warmup = 2
     actor = [weight.clone() for weight in policy.model.parameters()]
@@ -308,11 +284,9 @@ def test_in_critic_warmup_only_the_critic_learns(jobs: ModuleType) -> None:
         (["trainer.best_metric=val/lss", "trainer.keep_best=0"], None),  # nobody asked for a best
     ],
 )  # fmt: skip
-def test_a_metric_that_is_not_measured_is_told_once(
-    words: list[str], text: str | None, gone: Callable[..., Gone]
-) -> None:
+def test_a_metric_that_is_not_measured_is_told_once(words: list[str], text: str | None) -> None:
     """Before the event of the step, so that a resumed run does not tell it again."""
-    events, *_ = gone({}, *words, steps=2, measured=Measured())
+    events, *_ = train({}, *words, steps=2, measured=Measured())
     assert [(event.step, event.text) for event in events if isinstance(event, Alert)] == ([(0, text)] if text else [])
     kinds = [type(event) for event in events]
     assert not text or kinds.index(Alert) < kinds.index(Step)

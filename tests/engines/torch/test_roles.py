@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
+import jobs
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
@@ -28,7 +28,7 @@ TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content 
 # ---- critic
 
 
-def test_critic_values_start_at_zero_and_precede_each_token(jobs: ModuleType) -> None:
+def test_critic_values_start_at_zero_and_precede_each_token() -> None:
     made = load_critic(Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64"), 0, CPU)
     batch = jobs.rollouts_of(jobs.small("float64"), 1)
     assert (made(made.pack(batch)) == 0).all()

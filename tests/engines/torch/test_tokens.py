@@ -4,23 +4,20 @@ reads it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from launcher.config.resolve import resolve
-from launcher.core.events import Alert, Event, Step, TrainingGroup
-from launcher.engines.torch import assemble
-from launcher.engines.torch.model.network import CausalLM
+from launcher.core.events import Alert, Step, TrainingGroup
 from launcher.engines.torch.train.batching import collate
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.server.tokens import NAME, answer_lines, tokens_in
@@ -33,20 +30,13 @@ SMALL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "mod
 TWICE = ["trainer.ppo_epochs=2"]
 
 
-def trained(folder: Path, words: list[str], start: int = 0) -> list[Event]:
-    run, events = resolve([*SMALL, *words]), list[Event]()
-    cpu = torch.device("cpu")
-    assemble.build_training(run, cpu, folder, start, events.append, lambda: False, lambda: None).train()
-    return events
-
-
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / NAME).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("words", [[], TWICE], ids=["on-policy", "off-policy"])
 def test_each_logged_answer_has_its_tokens_once_more_after_going_back(words: list[str], tmp_path: Path) -> None:
-    groups = [event for event in trained(tmp_path, words) if isinstance(event, TrainingGroup)]
+    groups = [event for event in jobs.run(tmp_path, [*SMALL, *words]) if isinstance(event, TrainingGroup)]
     lines = lines_of(tmp_path)
     assert [(line["step"], line["group"], line["answer"]) for line in lines] == [
         (group.step, group.group, answer) for group in groups for answer in range(2)
@@ -62,7 +52,7 @@ def test_each_logged_answer_has_its_tokens_once_more_after_going_back(words: lis
 
     with (tmp_path / NAME).open("a") as file:
         file.write('{"step":3,"gro')  # a kill
-    trained(tmp_path, words, start=2)
+    jobs.run(tmp_path, [*SMALL, *words], start=2)
     again = (tmp_path / NAME).read_text().splitlines()[len(lines) + 1 :]
     assert list(map(json.loads, again)) == [line for line in lines if line["step"] > 2]
     for line in lines:
@@ -72,15 +62,15 @@ def test_each_logged_answer_has_its_tokens_once_more_after_going_back(words: lis
 
 
 def test_nothing_is_written_where_no_groups_are_logged_and_what_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    assert trained(tmp_path, ["trainer.log_groups=0"]) and not (tmp_path / "samples").exists()
+    assert jobs.run(tmp_path, [*SMALL, "trainer.log_groups=0"]) and not (tmp_path / "samples").exists()
     (tmp_path / "samples").write_text("in the way")
-    events = trained(tmp_path, ["trainer.total_training_steps=1"])
+    events = jobs.run(tmp_path, [*SMALL, "trainer.total_training_steps=1"])
     assert [event.step for event in events if isinstance(event, Step)][-1] == 1
     assert any("tokens of logged answers are not written: " in one.text for one in events if isinstance(one, Alert))
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_the_log_probabilities_are_those_of_before_the_update(epochs: int, jobs: ModuleType) -> None:
+def test_the_log_probabilities_are_those_of_before_the_update(epochs: int) -> None:
     policy = jobs.policy_for("grpo", "float64", jobs.Limits(3))
     old = policy.annotate(jobs.batch_for(policy.algorithm, policy.model, 1), jobs.Clock(), on_policy=False).old
     made = jobs.prepared(policy, on_policy=epochs == 1)
@@ -89,9 +79,7 @@ def test_the_log_probabilities_are_those_of_before_the_update(epochs: int, jobs:
     torch.testing.assert_close(found if epochs == 1 else made.old, old)
 
 
-def test_a_token_that_is_not_learned_from_is_masked_and_no_divergence(
-    tmp_path: Path, tiny: Callable[..., CausalLM]
-) -> None:
+def test_a_token_that_is_not_learned_from_is_masked_and_no_divergence(tmp_path: Path) -> None:
     """An answer of three turns, the second of a tool; and a long one without a score."""
     model = tiny()
     turns = [Turn([20, 21], logp=[-1.0, -2.0]), Turn([22], "data"), Turn([23, 1], stop="end", logp=[-3.0, -4.0])]
@@ -112,7 +100,7 @@ def test_a_token_that_is_not_learned_from_is_masked_and_no_divergence(
     assert not any(one["learns"] or one["ratio"] or one["log_prob"] for one in unscored)
 
 
-def test_what_is_secret_in_a_text_is_not_kept_token_by_token(tmp_path: Path, tiny: Callable[..., CausalLM]) -> None:
+def test_what_is_secret_in_a_text_is_not_kept_token_by_token(tmp_path: Path) -> None:
     model, texts = tiny(), ("it is password=k3j9x8q2w7z5v1", "no")
     episodes = [Episode([9], (Turn(model.tokenizer(text).input_ids),), 0) for text in texts]
     TokenLog(tmp_path / NAME, model.tokenizer).write(1, [episodes], collate(episodes, model), 100)

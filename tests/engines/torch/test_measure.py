@@ -5,38 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
 import torch
+from families import tiny
+from jobs import Even
 
-from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
-from launcher.core.events import Sample, from_line, to_line
-from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.parallel import world
+from launcher.core.events import Sample, Step, from_line, to_line
+from launcher.core.metrics import described, metric
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure
 from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
+from launcher.engines.torch.train.measure import mean_max_min, spreads
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.sources import Order, Rollouts
 from launcher.engines.torch.train.sums import Sums
-from launcher.engines.torch.train.tally import Tally, mask_unscored, unscored_rows
+from launcher.engines.torch.train.tally import mask_unscored
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.algorithm import Algorithm, Batch, Largest, Mean
-from launcher.spec.episode import Episode
-from launcher.spec.reward import Answer, Reward, Scores
+from launcher.spec.algorithm import Batch, Largest, Mean
 
 
 def nonfinite_source(batch: Batch, *rows: int) -> Batch:
     return replace(batch, reward=batch.reward.index_fill(0, torch.tensor(rows), math.nan))
 
 
-def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor, dict[str, float]]:
+def learnt(policy: Policy, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
     """The weights after an off-policy update from the batch, and what it measured."""
     batch = policy.annotate(mask_unscored(batch), Clock(), on_policy=False)
     made, _ = policy.algorithm.prepare(batch, {})
@@ -46,20 +45,20 @@ def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor
 
 
 @pytest.mark.parametrize(("kind", "limits"), [("ppo", Limits(3)), ("gspo_selfplay", Limits(16, 40))], ids=str)
-def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Limits, jobs: ModuleType) -> None:
+def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Limits) -> None:
     weights = []
     for excluded in (True, False):
         policy = jobs.policy_for(kind, "float64", limits)
         batch = jobs.batch_for(policy.algorithm, policy.model, 1)
         row = int((batch.preference == 0).nonzero()[0])  # of mixed rows a prompt's
         group = batch.group == batch.group[row]
-        weights.append(learnt(policy, nonfinite_source(batch, row + 1) if excluded else batch.rows(~group), jobs))
+        weights.append(learnt(policy, nonfinite_source(batch, row + 1) if excluded else batch.rows(~group)))
     (ours, told), (expected, wanted) = weights
     assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
     assert told == pytest.approx(wanted, rel=1e-9, abs=1e-12)  # means, too, are taken over the others
 
 
-def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
+def test_means_are_taken_over_what_was_scored() -> None:
     batch = jobs.rollouts_of(jobs.small("float64"), 1)
     received = nonfinite_source(batch, 0)
     made = mask_unscored(received)
@@ -73,103 +72,14 @@ def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
     assert not any(name.startswith("critic/") for name in none)  # no mean of nothing
 
 
-# ---- sampling
-
-
-class Fails(Reward):
-    """Fake: right is an answer whose letters add up to an even number; to a prompt of `bad` it raises."""
-
-    def __init__(self, bad: Sequence[str] = ()) -> None:
-        self.bad = bad
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return list(self.judge(answers).total)
-
-    def judge(self, answers: Sequence[Answer]) -> Scores:
-        for answer in answers:
-            if answer.ground_truth in self.bad:
-                raise ValueError(f"cannot score {answer.ground_truth}")
-        total = [float(sum(map(ord, answer.response)) % 2 == 0) for answer in answers]
-        return Scores(total, {"even": total, "rule_based": total})
-
-
-def rollouts(
-    jobs: ModuleType, algorithm: Algorithm, reward: Reward, step: int = 1, **how: bool
-) -> tuple[Batch, Any, Rollouts]:
-    decoder = Decoder(jobs.small("float64"), TorchSampler(n=4), 5)
-    source = Rollouts(jobs.prompts(16), Order(16, 6, 0, True), PromptAnswerer(decoder, reward), algorithm, 3, **how)
-    return *source.batch(step, Clock()), source
-
-
-def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
-    first, second = (str(row) for row in Order(16, 6, 0, True).step_rows(1)[:2])
-    whole, told, source = rollouts(jobs, GRPO(), Fails())
-    assert "reward/faults" not in told and source.alerts == []
-    batch, told, source = rollouts(jobs, GRPO(), Fails([first, second]))
-    assert torch.equal(batch.tokens, whole.tokens) and told["reward/faults"] == 8.0
-    assert unscored_rows(batch).tolist() == [True] * 8 + [False] * 16
-    assert torch.equal(batch.reward[8:], whole.reward[8:])
-    assert [line.partition(" (")[0] for line in source.alerts] == [
-        f"f:{row}: ValueError: cannot score {row}" for row in (first, second)
-    ]
-    assert all(line.endswith("; 4 of 24 answers are without a score, their groups left out") for line in source.alerts)
-    *_, shrinking = rollouts(jobs, GRPO(), Fails([first, second]), shrinks=True)
-    assert all(line.endswith("without a score, and are left out of their groups") for line in shrinking.alerts)
-    shrunk, _, _ = rollouts(jobs, GRPO(), Fails([first, second]), shrinks=True)
-    assert torch.equal(shrunk.group, batch.group), "what a reward cannot score is no fault of the environment"
-    assert told["critic/score/even/mean"] == pytest.approx(batch.reward[8:].mean().item())
-    assert told["train/core/reward/rule_based"] == told["critic/score/even/mean"]
-
-
-def test_a_step_that_samples_until_it_is_full_takes_other_groups(jobs: ModuleType) -> None:
-    bad = [str(row) for row in Order(16, 6, 0, True).step_rows(1)[:2]]
-    batch, told, _ = rollouts(jobs, DAPO(), Fails(bad))
-    assert told["train/num_gen_batches"] > 1 and told["train/share_full"] == 1.0
-    assert not unscored_rows(batch).any() and len(batch) == 24
-    kept = batch.reward.view(6, 4)
-    assert told["critic/score/even/mean"] == pytest.approx(kept.mean().item())  # of those that were taken
-
-
-def test_where_nothing_can_be_scored_no_more_is_written(jobs: ModuleType) -> None:
-    batch, told, source = rollouts(jobs, DAPO(), Fails([str(row) for row in range(16)]))
-    assert told["train/num_gen_batches"] == 1.0 and told["reward/faults"] == 24.0
-    assert unscored_rows(batch).all()
-    assert len(source.alerts) == 4 and source.alerts[-1].startswith("12 more answers are without a score, for 3 other")
-
-
-def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither who found a fault nor which process has no parts changes what is said."""
-    found = []
-    for order in (0, 1):
-        tallies = [Tally(), Tally()]
-        tallies[order].note([episode(3, math.nan, "no", a=math.nan)], ["no"], ["f:3"])
-        tallies[1 - order].note([episode(0, 1.0, a=1.0), episode(0, 0.0, a=0.0, b=2.0)], ["", ""], ["f:0"] * 2)
-        held: list[Any] = []
-        monkeypatch.setattr(world, "all_gather_object", lambda x, held=held: held.append(x) or [x])
-        for tally in tallies:
-            tally.summary()  # gathers sums, then faults
-        for tally in tallies:
-            replies = iter([held[::2], held[1::2]])
-            monkeypatch.setattr(world, "all_gather_object", lambda _, replies=replies: next(replies))
-            found.append(tally.summary())
-    assert all(one == found[0] for one in found)
-    assert found[0][0] == {"critic/score/a/mean": 0.5, "critic/score/b/mean": 2.0, "reward/faults": 1.0}
-
-
-def episode(group: int, reward: float, fault: str = "", **parts: float) -> Episode:
-    return Episode([1], (), group, reward=reward, parts=parts, fault=fault)
-
-
 # ---- held out
 
 
-def test_held_out_answers_without_a_score_are_left_out_and_told(
-    tiny: Callable[..., CausalLM], jobs: ModuleType
-) -> None:
+def test_held_out_answers_without_a_score_are_left_out_and_told() -> None:
     rows, model = jobs.prompts(6), tiny()
     rows.rows[:] = [replace(row, data_source="b" if row.ground_truth == "5" else "a") for row in rows.rows]
 
-    def measured(reward: Reward) -> tuple[dict[str, float], Sequence[str]]:
+    def measured(reward: Even) -> tuple[dict[str, float], Sequence[str]]:
         policy = jobs.policy_of(model, GRPO())
         validation = Validation(rows, policy, PromptAnswerer(Decoder(model, TorchSampler(), 6), reward), 0, 3, 6)
         metrics, events = validation.measure(1)
@@ -177,9 +87,9 @@ def test_held_out_answers_without_a_score_are_left_out_and_told(
         assert [math.isnan(sample.score) for sample in samples] == [row in reward.bad for row in "012345"]
         return metrics, validation.alerts
 
-    whole, nothing = measured(Fails())
+    whole, nothing = measured(Even())
     assert nothing == [] and not any("scored" in name for name in whole)
-    found, alerts = measured(Fails(["1", "5"]))
+    found, alerts = measured(Even(["1", "5"]))
     assert found["val-aux/a/reward/scored@1"] == 0.8 and found["val-aux/b/reward/scored@1"] == 0.0
     assert "val-core/b/reward/mean@1" not in found  # a mean over nothing is not 0
     assert len(alerts) == 2 and alerts[0].startswith("f:1: ValueError: cannot score 1")
@@ -191,7 +101,7 @@ f64 = torch.float64
 
 
 @pytest.fixture
-def step(jobs: ModuleType) -> tuple[Batch, Batch]:
+def step() -> tuple[Batch, Batch]:
     """A step of PPO, as it was sampled and with its advantages."""
     policy = jobs.policy_for("ppo", "float64", Limits(5))
     return jobs.rollouts_of(policy.model, 1), jobs.prepared(policy)
@@ -266,7 +176,7 @@ def test_distributions_come_seldom() -> None:
     assert measure.distribution(1, "x", torch.tensor([math.nan, -math.inf]), shared=False) is None
 
 
-def test_gradient_norms_are_those_before_clipping(jobs: ModuleType) -> None:
+def test_gradient_norms_are_those_before_clipping() -> None:
     policy = jobs.policy_for("grpo", "float64", Limits(5))
     policy.actor.optim = replace(policy.actor.optim, clip_grad=1e-9)
     batch = jobs.prepared(policy)
@@ -299,3 +209,46 @@ def test_sums_leave_out_what_nothing_was_measured_of() -> None:
     )
     sums.add({"mean": Mean(zero, one), "top": Largest(one * 3)})
     assert sums.reduced() == ({"mean": 0.5}, {"top": 3.0})
+
+
+SMALL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32",
+         "data=reverse", "data.n_prompts=16", "data.n_demos=16", "data.n_val=4", "data.train_batch_size=4",
+         "trainer.total_training_steps=1"]  # fmt: skip
+SAMPLED = [
+    "sampler.n=2",
+    "sampler.val_n=2",
+    "sampler.val_temperature=1",
+    "reward=weighted",
+    "reward.parts={exact:1.0,format:0.2}",
+]
+RUNS = {
+    "sft": ["algorithm=sft"],
+    "dpo": ["algorithm=dpo"],
+    "grpo": ["algorithm=grpo", "algorithm.kl_loss_coef=0.01", "algorithm.min_group_std=0.01",
+             "algorithm.clip_ratio_c=3", "trainer.ppo_mini_batch_size=2", *SAMPLED],
+    "ppo": ["algorithm=ppo", "algorithm.kl_coef=0.01", "algorithm.kl_ctrl=adaptive", *SAMPLED],
+    "dapo": ["algorithm=dapo", "algorithm.overlong_buffer_len=2", *SAMPLED],
+    "selfplay": ["algorithm=gspo_selfplay", *SAMPLED],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
+def test_every_metric_has_an_entry(words: list[str], tmp_path: Path) -> None:
+    names = {
+        name for event in jobs.run(tmp_path, [*SMALL, *words]) if isinstance(event, Step) for name in event.metrics
+    }
+    assert len(names) > 10
+    assert not [name for name in sorted(names) if metric(name) is None], "add them to conf/metrics.yaml"
+
+
+def test_entries_are_whole() -> None:
+    assert all(entry.label and entry.meaning for entry in described().values())
+    assert metric("my/own") is None
+
+
+def test_ends_that_are_not_finite_are_told() -> None:
+    """The step's update is left out because of them, which its metrics have to live to say."""
+    values = {"critic/rewards": torch.tensor([-torch.inf, -torch.inf])}
+    found = mean_max_min(values)
+    assert (found["critic/rewards/max"], found["critic/rewards/min"]) == (-torch.inf, -torch.inf)
+    assert spreads(values, found)["critic/rewards/std"] == 0.0
