@@ -18,8 +18,8 @@ from launcher.spec.stored import to_node
 
 ROOT = Path(__file__).parents[2]
 BASE = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
-PARTED = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "reward=weighted"]
-DAPO = ["algorithm=dapo", "model=tiny", "data=reverse", "sampler.n=4"]
+PARTED = [*BASE, "reward=weighted"]
+DAPO = ["algorithm=dapo", *BASE[1:]]
 GSM8K = ["algorithm=grpo", "model=tiny", "data=gsm8k", "reward=gsm8k_format", "sampler.n=4"]
 
 
@@ -47,6 +47,10 @@ def line_of(path: str, begins: str) -> str:
         (BASE, "sampler.n", "command line", "command line: sampler.n=4"),
         ([*BASE, "sampler.n=8"], "sampler.n", "command line", "command line: sampler.n=8"),  # the last word counts
         (BASE, "algorithm", "command line", "command line: algorithm=grpo"),
+        # a word is the origin of all that it stands for
+        *((["algorithm=sft", "data=reverse", "model=some/model"], name, "command line",
+           "command line: model=some/model") for name in ("model", "model.path")),
+        ([*BASE, "trainer.run_root=~/x"], "trainer.run_root", "command line", "command line: trainer.run_root=~/x"),
         (BASE, "hardware", "file", line_of("conf/run.yaml", "- hardware:")),  # chosen by nobody
         (BASE, "data.train_batch_size", "file", line_of("conf/data/reverse.yaml", "train_batch_size")),
         (BASE, "data.shuffle", "default", line_of("launcher/spec/data.py", "shuffle:")),  # the noun's class
@@ -109,16 +113,14 @@ def own(folder: Path, **files: str) -> Path:
     return folder / "own"
 
 
-def test_a_folder_of_ones_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_of_ones_own(tmp_path):
     text = "# mine\n_target_: launcher.data.reverse.Reverse\nn_val: ${.n_demos}\nn_demos: 16\n"
     folder = own(tmp_path, data__mine=text)
     found = origins(["algorithm=grpo", "model=tiny", "data=mine", "sampler.n=4"], folder)
     assert found["data.n_val"].where == "own/data/mine.yaml:3"
 
 
-def test_of_two_files_of_one_name_the_one_that_hydra_takes_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_of_two_files_of_one_name_the_one_that_hydra_takes_is_named(tmp_path):
     folder = own(tmp_path, data__reverse="_target_: launcher.data.reverse.Reverse\ntrain_batch_size: 48\n")
     run, found = resolve(BASE, folder), origins(BASE, folder)
     taken = {16: line_of("conf/data/reverse.yaml", "train_batch_size"), 48: "own/data/reverse.yaml:2"}
