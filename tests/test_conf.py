@@ -9,7 +9,6 @@ from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.classes import locate
 from launcher.core.files import conf_dir
-from launcher.core.problems import Problems
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.stored import from_yaml, to_yaml
 
@@ -49,17 +48,3 @@ def test_choice_is_a_run_that_survives_being_written_down(group, choice):
 def test_each_algorithm_has_the_name_of_its_class(choice):
     target = yaml.safe_load((conf_dir() / "algorithm" / f"{choice}.yaml").read_text())["_target_"]
     assert locate(target, Algorithm).__name__.lower() == choice.replace("_", "")
-
-
-@pytest.mark.parametrize(("group", "name"), [("model", "hf"), ("reward", "model")])
-def test_a_value_that_only_a_person_knows_is_asked_for(group, name):
-    with pytest.raises(Problems) as caught:
-        resolve([f"{of}={choice}" for of, choice in {**BASE, group: name}.items()] + ["sampler.n=8"])
-    assert caught.value.lines == [f"{group}.path: has no value; use {group}.path=VALUE"]
-
-
-def test_lengths_follow_the_data():
-    """The price of length and the constant of Dr. GRPO are those of the longest answer."""
-    words = ["model=tiny", "data=reverse", "sampler.n=8", "data.max_response_length=24"]
-    assert resolve(["algorithm=dapo", *words]).algorithm.max_response_length == 24
-    assert resolve(["algorithm=dr_grpo", *words]).algorithm.loss_scale_factor == 24

@@ -90,6 +90,7 @@ MEANT = [
     (["reward=http://127.0.0.1:1/score"], {"reward.url": "http://127.0.0.1:1/score"}),
     (["reward=org/judge"], {"reward._target_": "launcher.rewards.model.RewardModel", "reward.path": "org/judge"}),
     (["algorithm=SFT", "model=TINY"], {"model.hidden_size": 64}),
+    (["model=qwen2.5-0.5B-Instruct"], {"model.path": "Qwen/Qwen2.5-0.5B-Instruct"}),
     (["trainer.save_freq=5e2", "seed=2.0"], {"trainer.save_freq": 500, "seed": 2}),
     (["data.shuffle=off", "engine.mixed_precision=no", "model.enable_gradient_checkpointing=1"],
      {"data.shuffle": False, "engine.mixed_precision": False, "model.enable_gradient_checkpointing": True}),
@@ -99,6 +100,9 @@ MEANT = [
     (["algorithm=grpo", "algorithm=grpo"], {"sampler.n": 4}),  # said twice, but the same
     (["++algorithm=grpo"], {"sampler.n": 4}),
     (["data.n_val=8", "sampler.n=${data.n_val}"], {"sampler.n": 8}),  # another setting's value
+    # the price of length and the constant of Dr. GRPO are those of the longest answer
+    (["algorithm=dapo", "data.max_response_length=24"], {"algorithm.max_response_length": 24}),
+    (["algorithm=dr_grpo", "data.max_response_length=24"], {"algorithm.loss_scale_factor": 24}),
     (["trainer.experiment_name=007"], {"trainer.experiment_name": "007"}),
     (["trainer.run_root=~/x"], {"trainer.run_root": "~/x"}),
     (["trainer.run_root=数据 (1)#2"], {"trainer.run_root": "数据 (1)#2"}),
@@ -169,6 +173,11 @@ WRONG: list[tuple[Any, Any]] = [
     ("optim.wx=1", f"optim.wx: Optim has no setting 'wx'; it has {OPTIM}"),  # nothing is near
     ("wander=true", f"wander: no group or setting 'wander'; it may be {TOP}"),
     ("hardware=../../etc/passwd", f"hardware: no choice '../../etc/passwd'; it may be {choices('hardware')}"),
+    ("algorithm=Dr-GRPO", "algorithm: no choice 'Dr-GRPO'; did you mean algorithm=dr_grpo?"),
+    ("algorithm=gpro", "algorithm: no choice 'gpro'; did you mean algorithm=grpo?"),
+    ("sampler=hf", "sampler: no choice 'hf'; use sampler=torch"),
+    ("engine=fsdp", "engine: no choice 'fsdp'; use engine=torch engine.strategy=fsdp2"),
+    ("hardware=cuda", "hardware: no choice 'cuda'; use hardware=gpu"),
     # a wrong value
     ("optim.lr=nan", "optim.lr: got nan; use a finite number"),
     ("seed=99999999999999999999", "seed: got 99999999999999999999; use a number < 9223372036854775808"),
@@ -200,6 +209,7 @@ WRONG: list[tuple[Any, Any]] = [
     (["trainer.run_root=taken", "trainer.project_name=a", "trainer.experiment_name=b"],  # a file has the run's name
      "trainer.run_root: '{here}/taken/a/b' is a file; use a folder"),
     (["model=hf"], "model.path: has no value; use model.path=VALUE"),
+    ("reward=model", "reward.path: has no value; use reward.path=VALUE"),
     (["model=hf", "model.path=empty"],
      "model.path: 'empty' holds no config.json and no checkpoint; use a model's folder"),
     (["model=hf", "model.path=trained"],

@@ -9,28 +9,26 @@ from launcher.spec.routes import ROUTES, route
 
 
 @pytest.mark.parametrize(
-    ("source", "rule"),
+    ("source", "own", "rule"),
     [
-        ("openai/gsm8k", "gsm8k"),
-        ("gsm8k", "gsm8k"),  # verl's own router does not know it, and ends at the first reward
-        ("GSM8K", "gsm8k"),
-        ("lighteval/MATH", "math"),
-        ("HuggingFaceH4/MATH-500", "math"),
-        ("aime2024", "math"),  # by its beginning
-        ("codecontests", "code"),
-        ("taco", "code"),
-        ("unknown", None),
-        ("", None),
+        ("openai/gsm8k", None, "gsm8k"),
+        ("gsm8k", None, "gsm8k"),  # verl's own router does not know it, and ends at the first reward
+        ("GSM8K", None, "gsm8k"),
+        ("lighteval/MATH", None, "math"),
+        ("HuggingFaceH4/MATH-500", None, "math"),
+        ("aime2024", None, "math"),  # by its beginning
+        ("codecontests", None, "code"),
+        ("taco", None, "code"),
+        ("unknown", None, None),
+        ("", None, None),
+        # a person's own come first and are exact
+        ("mine", {"mine": "exact"}, "exact"),
+        ("gsm8k", {"gsm8k": "math"}, "math"),
+        ("Mine", {"mine": "exact"}, None),
     ],
 )
-def test_the_table(source: str, rule: str | None) -> None:
-    assert route(source) == rule
-
-
-def test_a_persons_own_routes_come_first_and_are_exact() -> None:
-    assert route("mine", {"mine": "exact"}) == "exact"
-    assert route("gsm8k", {"gsm8k": "math"}) == "math"
-    assert route("Mine", {"mine": "exact"}) is None
+def test_the_table(source: str, own: dict[str, str] | None, rule: str | None) -> None:
+    assert route(source, own) == rule
 
 
 def test_every_rule_is_a_choice_of_the_group() -> None:
