@@ -62,12 +62,6 @@ class Page:
         return [re.sub(r"\\\n\s*", "", block) for block in found] if language == "bash" else found
 
     @property
-    def trained(self) -> list[str]:
-        """Arguments of the `rlrun train algorithm=...` commands that begin a line, but for those of `sequences`."""
-        found = re.findall(r"^rlrun train (algorithm=.*)$", re.sub(r"\\\n\s*", "", self.text), re.MULTILINE)
-        return [words for words in found if not any(words in block for block in self.sequences)]
-
-    @property
     def sequences(self) -> list[str]:
         """The `bash` blocks that train and then use what was trained."""
         needs_files = re.compile(f"^{WITH_FILES}", re.MULTILINE)
@@ -84,7 +78,6 @@ WITH_FILES = r"rlrun (data|model|reward|checkpoints|chat|generate) "
 OF_PAGES: Mapping[str, Callable[[Page], Iterable[str]]] = {
     "console_block": lambda page: page.blocks("console"),
     "text_block": lambda page: page.blocks("text"),
-    "train_arguments": lambda page: page.trained,
     "file_command": lambda page: page.with_files,
 }
 """Arguments of tests that run once for each of these on any page."""

@@ -1,6 +1,14 @@
-"""Every file of conf/ makes a run, and every class that it names is documented."""
+"""Every file of conf/ makes a run, and every class that it names is documented; every recipe is made of whole runs, and
+passes on what it is given."""
 
 from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,7 +17,6 @@ from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.classes import locate
 from launcher.core.files import conf_dir
-from launcher.core.problems import Problems
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.stored import from_yaml, to_yaml
 
@@ -51,15 +58,24 @@ def test_each_algorithm_has_the_name_of_its_class(choice):
     assert locate(target, Algorithm).__name__.lower() == choice.replace("_", "")
 
 
-@pytest.mark.parametrize(("group", "name"), [("model", "hf"), ("reward", "model")])
-def test_a_value_that_only_a_person_knows_is_asked_for(group, name):
-    with pytest.raises(Problems) as caught:
-        resolve([f"{of}={choice}" for of, choice in {**BASE, group: name}.items()] + ["sampler.n=8"])
-    assert caught.value.lines == [f"{group}.path: has no value; use {group}.path=VALUE"]
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.sh"))
+OF_RECIPES = {name: ["data.train_files=a.jsonl"] for name in ("sft", "dpo")}
+NOTE_WORDS = f"#!{sys.executable}\nimport sys, json\nprint(json.dumps(sys.argv[1:]), file=open('words', 'a'))\n"
 
 
-def test_lengths_follow_the_data():
-    """The price of length and the constant of Dr. GRPO are those of the longest answer."""
-    words = ["model=tiny", "data=reverse", "sampler.n=8", "data.max_response_length=24"]
-    assert resolve(["algorithm=dapo", *words]).algorithm.max_response_length == 24
-    assert resolve(["algorithm=dr_grpo", *words]).algorithm.loss_scale_factor == 24
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_recipe_is_whole_runs_and_its_header_tells_date_hardware_and_result(recipe, tmp_path):
+    program = tmp_path / "bin" / "rlrun"  # notes its words instead of training
+    program.parent.mkdir()
+    program.write_text(NOTE_WORDS)
+    program.chmod(0o755)
+    given = [*OF_RECIPES.get(recipe.stem, []), "seed=7"]
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([recipe, *given], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
+    runs = [json.loads(line) for line in (tmp_path / "words").read_text().splitlines()]
+    assert runs
+    for command, *words in runs:
+        assert command == "train"
+        assert resolve(words).seed == 7, "what the recipe is given is passed on"
+    head = "\n".join(line for line in recipe.read_text().splitlines() if line.startswith("#"))
+    assert re.search(r"Date \d{4}-\d\d-\d\d · hardware: .+ · result: .+", head) and os.access(recipe, os.X_OK)

@@ -79,7 +79,8 @@ def picture(state: RunState, now: float) -> RenderableType:
     title = Text.assemble((printable(state.run or "starting"), "bold"), "  ", (printable(state.algorithm), "dim"))
     parts: list[RenderableType] = [_progress(state, now, border), Text(), _numbers(state)]
     if state.score is not None:
-        parts += [Text(), _curve(state)]
+        curve = sparkline((*state.curve.points, *state.curve.waiting[-1:]))
+        parts += [Text(), Text.assemble((f"{label(state.score_name)}  ", "dim"), (curve, "cyan"))]
     parts += _notices(state, now)
     return Panel(Group(*parts), title=title, title_align="left", border_style=border, padding=(0, 2))
 
@@ -114,11 +115,6 @@ def _numbers(state: RunState) -> RenderableType:
     for start in range(0, len(cells), 3):
         table.add_row(*cells[start : start + 3])
     return table
-
-
-def _curve(state: RunState) -> Text:
-    values = (*state.curve.points, *state.curve.waiting[-1:])
-    return Text.assemble((f"{label(state.score_name)}  ", "dim"), (sparkline(values), "cyan"))
 
 
 def _usage_text(usage: Sequence[Usage]) -> str:

@@ -101,12 +101,10 @@ def compose_run(chosen: Mapping[str, Override], values: Sequence[Override], conf
 
 def _compose_values(chosen: Mapping[str, Override], values: list[Override], config_dir: Path | None) -> Composed:
     """As `compose_run`, but a value that Hydra cannot apply becomes a problem."""
-    if values:
-        with suppress(Problems, *_ERRORS):  # a config file or some value is at fault
-            return _composed(chosen, values, config_dir)
+    with suppress(Problems, *_ERRORS):  # a config file or some value is at fault
+        return _composed(chosen, values, config_dir)
     base = compose_run(chosen, [], config_dir)
-    problems, applied = list[Problem](), list[Override]()
-    queue = [values] if values else []
+    problems, applied, queue = list[Problem](), list[Override](), [values]
     while queue:  # bisect: usually few values are at fault
         part = queue.pop()
         try:

@@ -60,8 +60,10 @@ def derive(node: dict[str, Any]) -> frozenset[str]:
     if algorithm and isinstance(data := node.get("data"), dict) and type(data.get("max_length")) is int:
         _share_length(node, data["max_length"], algorithm.sampled)
     _hold_out(node)
-    if model and (positions := _max_positions(model)):
-        _fit_lengths(node, positions)
+    with suppress(Problems, OSError):  # reported elsewhere
+        model = model and model.here
+    if model and model.positions:
+        _fit_lengths(node, model.positions)
     return frozenset({*flat(node)} - before)
 
 
@@ -79,12 +81,6 @@ def _fit_batch(node: dict[str, Any], processes: int) -> None:
     unit = lcm(processes, mini if type(mini) is int and mini > 0 else 1)
     if usual % unit:
         _set_default(node, "data", "train_batch_size", max(usual // unit, 1) * unit)
-
-
-def _max_positions(model: Model) -> int | None:
-    with suppress(Problems, OSError):  # reported elsewhere
-        model = model.here
-    return model.positions
 
 
 def _share_length(node: dict[str, Any], limit: int, sampled: bool) -> None:

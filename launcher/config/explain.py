@@ -67,12 +67,11 @@ def explain(error: ValidationError, node: Mapping[str, Any]) -> list[Problem]:
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for problem in error.errors(include_url=False):
         by_place.setdefault(tuple(filter(_is_key, problem["loc"])), []).append(problem)
-    return [found for loc, errors in by_place.items() for found in _problems(_setting_name(loc), errors, node)]
-
-
-def _setting_name(loc: tuple[int | str, ...]) -> str:
-    """The dotted name of the setting at a place; items of a list have no names of their own."""
-    return ".".join(str(part) for part in takewhile(lambda part: isinstance(part, str), loc))
+    problems = list[Problem]()
+    for loc, errors in by_place.items():
+        names = map(str, takewhile(lambda part: isinstance(part, str), loc))  # items of a list have none
+        problems += _problems(".".join(names), errors, node)
+    return problems
 
 
 def _is_key(part: int | str) -> bool:

@@ -90,15 +90,12 @@ def secrets_in_run(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
         if reported & {*_with_parents(place)} - {place.partition(".")[0]}:
             continue
         name = next((part for part in reversed(parts) if not part.isdecimal()), "")  # items take their list's name
-        if redact(place) != place or (isinstance(value, str) and _is_secret(name, value)):
+        is_secret = isinstance(value, str) and (redact(value) != value or (is_secret_name(name) and value))
+        if is_secret or redact(place) != place:
             got = "holds a secret, which would be kept with the run"
             fix = "use an environment variable, read where it is used"
             problems.append(Problem(redact(place), got, fix, "not-permitted"))
     return problems
-
-
-def _is_secret(name: str, value: str) -> bool:
-    return bool(is_secret_name(name) and value) or redact(value) != value
 
 
 def _with_parents(place: str) -> Iterator[str]:

@@ -38,7 +38,8 @@ class Origin:
 def origins_of(run: RunSpec, resolved: Resolution) -> Mapping[str, Origin]:
     """Dotted setting -> origin, for every value of the run; a group's name (`model`) maps to the origin of its choice.
     Values of the run may have been fitted since it was resolved."""
-    choices = _default_choices()
+    lines = defaults_lines(conf_dir() / "run.yaml")
+    choices = {group: Origin("file", f"conf/run.yaml:{line}") for group, line in lines.items() if group != "_self_"}
     by_name = dict(choices)
     for path, place in resolved.files:
         for key, leaf in leaves(path).items():
@@ -56,13 +57,6 @@ def origins_of(run: RunSpec, resolved: Resolution) -> Mapping[str, Origin]:
     node = to_node(run)
     classes, values = apart(flat(node))
     return {name: _origin_of(name, by_name, node) for name in dict.fromkeys([*choices, *classes, *values])}
-
-
-def _default_choices() -> dict[str, Origin]:
-    """Group -> the line of conf/run.yaml with its default choice."""
-    path = conf_dir() / "run.yaml"
-    lines = defaults_lines(path)
-    return {group: Origin("file", f"{_path_text(path)}:{line}") for group, line in lines.items() if group != "_self_"}
 
 
 def _path_text(path: Path) -> str:

@@ -181,8 +181,9 @@ class Suggester:
         ranked = sorted(likeness, key=lambda name: (-likeness[name], not self._has(name), name.count(".")))
         closest, setting = ranked[0], next(filter(self._has, ranked))
         is_same_leaf = closest.rpartition(".")[2] == leaf
-        if not (is_same_leaf or place) and (group := self._similar_group(one.plain)):
-            return self._suggest_group(one, group)
+        near = one.plain if one.plain in self.files else nearest(one.plain, list(self.files), cutoff=0.75)
+        if near and not (is_same_leaf or place):
+            return self._suggest_group(one, near)
         others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
         if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
             found = self._suggest_meaning(one, others[0], table().named[others[0]])
@@ -216,10 +217,6 @@ class Suggester:
             return _likeness(typed, name)
         factor = 0.9 if place else 0.995  # a setting of the group that was typed ranks before
         return factor * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
-
-    def _similar_group(self, name: str) -> str | None:
-        groups = list(self.files)
-        return name if name in groups else nearest(name, groups, cutoff=0.75)
 
     def _point_to_choices(self, name: str, value: str) -> str:
         """What to do about a setting that only other choices of its group have."""

@@ -51,9 +51,6 @@ class Taken:
     def ours(self) -> list[str]:
         return [word for word in self.words if word != EXTRA]
 
-    def passed_on_as(self, argument: str) -> Taken:
-        return self if argument == self.typed.text else replace(self, note=f"as {argument}")
-
     @property
     def message(self) -> str:
         if not self.words:
@@ -264,7 +261,7 @@ class _Translator:
                 reported.append(taken[word])
             elif argument := todays_arguments[word]:
                 extra.append(argument)
-                reported.append(taken[word].passed_on_as(argument))
+                reported.append(replace(taken[word], note=f"as {argument}" if argument != word.text else ""))
         if extra:
             where = ", ".join([passed_on[0].where, "..."][: len(passed_on)])
             words.append(SourcedOverride(f"{EXTRA}={literal(extra)}", where, passed_on[-1].source))

@@ -56,13 +56,8 @@ class Prepared:
     @classmethod
     def from_local(cls, run: RunSpec) -> Prepared:
         """The prepared files of a run whose model, data and reward are on this machine."""
-        return cls(
-            directory=os.getcwd(),
-            model=run.model.with_absolute_paths(),
-            data=run.data.with_absolute_paths(),
-            reward=run.reward.with_absolute_paths(),
-            environment=run.environment.with_absolute_paths(),
-        )
+        parts = {name: getattr(run, name).with_absolute_paths() for name in ("model", "data", "reward", "environment")}
+        return cls(directory=os.getcwd(), **parts)
 
     def applied_to(self, run: RunSpec) -> RunSpec:
         """The run as its processes read it. Raises pydantic's `ValidationError` where the two do not fit."""

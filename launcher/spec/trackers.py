@@ -1,11 +1,9 @@
-"""The trackers that `trainer.logger` may name, and the library that each of them needs."""
+"""The trackers that `trainer.logger` may name, and the package that each of them needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.util import find_spec
-from types import MappingProxyType
 
 from launcher.core.problems import Problem, suggest
 
@@ -14,27 +12,14 @@ CONSOLE = "console"
 LOGGER = "trainer.logger"
 
 
-@dataclass(frozen=True)
-class TrackerLibrary:
-    """The package that a tracker imports, with the same name in pip; empty where none is needed."""
-
-    package: str = ""
-
-    @property
-    def installed(self) -> bool:
-        return not self.package or find_spec(self.package) is not None
-
-    @property
-    def fix(self) -> str:
-        """How to install it."""
-        return f"run pip install {self.package}, or pip install 'rlrun[trackers]'"
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow", "swanlab", "file")
+"""In the order in which they are listed. Each imports the package of its name, but for `file`, which needs none."""
 
 
-TRACKERS: Mapping[str, TrackerLibrary] = MappingProxyType(
-    {name: TrackerLibrary(name) for name in ("tensorboard", "wandb", "trackio", "mlflow", "swanlab")}
-    | {"file": TrackerLibrary()}
-)
-"""Tracker -> its library, in the order in which trackers are listed."""
+def missing_package(tracker: str) -> str:
+    """How to install the package of a tracker; empty where nothing is missing."""
+    is_there = tracker == "file" or find_spec(tracker) is not None
+    return "" if is_there else f"run pip install {tracker}, or pip install 'rlrun[trackers]'"
 
 
 def trackers_of(loggers: Sequence[str]) -> list[str]:
@@ -44,7 +29,7 @@ def trackers_of(loggers: Sequence[str]) -> list[str]:
 
 def unknown_trackers(loggers: Sequence[str], where: str = LOGGER) -> list[Problem]:
     """A problem for each name that is no tracker."""
-    known = (CONSOLE, *TRACKERS) if where == LOGGER else tuple(TRACKERS)
+    known = (CONSOLE, *TRACKERS) if where == LOGGER else TRACKERS
     return [
         Problem(where, f"got {name!r}, which is not a tracker", suggest(name, known), "unknown-choice")
         for name in dict.fromkeys(loggers)

@@ -25,13 +25,6 @@ LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_
 LINES = [f"step:{step} - train/loss:{5 - step}.0" for step in range(1, 5)]
 
 
-def strictly(text: str) -> Any:
-    def no(constant: str) -> None:
-        raise ValueError(constant)
-
-    return json.loads(text, parse_constant=no)
-
-
 def make(folder: Path, name: str, *events: Event, lines: list[str] = LINES) -> Path:
     path = folder / "runs" / name
     path.mkdir(parents=True)
@@ -99,7 +92,7 @@ def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
 def test_no_runs(look: Look) -> None:
     assert look("runs").stdout == "no runs in runs\n"
     assert look("runs", "--root", "[/no markup]").stdout == "no runs in [/no markup]\n"
-    assert strictly(look("runs", "--json").stdout) == []
+    assert look("runs", "--json").stdout == "[]\n"
 
 
 def test_hostile_names_are_shown_as_text(look: Look, tmp_path: Path) -> None:
@@ -108,26 +101,20 @@ def test_hostile_names_are_shown_as_text(look: Look, tmp_path: Path) -> None:
     output = look("runs")
     assert output.exit_code == 0 and "\x1b" not in output.stdout
     assert "p/\\x1b[2J[bold]" in output.stdout and "p/\\udcff" in output.stdout
-    assert {node["run"] for node in strictly(look("runs", "--json").stdout)} == {"p/\x1b[2J[bold]", "p/\\udcff"}
+    assert {node["run"] for node in json.loads(look("runs", "--json").stdout)} == {"p/\x1b[2J[bold]", "p/\\udcff"}
     assert "\x1b" not in look("show", "p/\x1b[2J[bold]").stdout
-    assert strictly(look("stop", "p/\udcff", "--json").stdout) == {"run": "p/\\udcff", "became": "was not running"}
+    assert json.loads(look("stop", "p/\udcff", "--json").stdout) == {"run": "p/\\udcff", "became": "was not running"}
     assert look("stop", "p/\x1b[2J[bold]").stdout == "p/\\x1b[2J[bold]: was not running\n"
 
 
-def test_show(look: Look, some: Path) -> None:
-    output = look("show", "killed")
-    assert output.exit_code == 0
-    assert "q/killed" in output.stdout and "failed  its processes are gone; --resume continues it" in output.stdout
-    assert output.stdout.endswith("runs/q/killed\n")
-    node = strictly(look("show", "p/nan", "--json").stdout)
-    assert (node["run"], node["status"], node["metrics"]["train/loss"]) == ("p/nan", "stopped", "NaN")
-
-
-def test_status_is_one_line(look: Look, some: Path, tmp_path: Path) -> None:
+def test_a_run_is_one_line_or_a_page(look: Look, some: Path, tmp_path: Path) -> None:
+    page = look("show", "killed").stdout
+    assert "q/killed" in page and "failed  its processes are gone; --resume continues it" in page
+    assert page.endswith("runs/q/killed\n")
     assert look("status", "done").stdout == (
         "p/done: finished; step 2/4; 00:04; loss 1.5; held out maths 0.25 at step 2\n"
     )
-    assert strictly(look("status", "done", "--json").stdout)["status"] == "finished"
+    assert json.loads(look("show", "p/nan", "--json").stdout)["metrics"]["train/loss"] == "NaN"
     ended = Ended(at=5.0, how="finished", why="the loss rose; use optim.lr=1", following=("rerun", "optim.lr=1"))
     make(tmp_path, "p/bad", *life("p/bad", end=ended))
     assert look("status", "bad").stdout.startswith("p/bad: doubtful; ")
@@ -145,9 +132,8 @@ def test_logs(look: Look, some: Path) -> None:
     assert look("logs", "done").stdout.splitlines() == LINES
     assert look("logs", "done", "-n", "2").stdout.splitlines() == LINES[-2:]
     assert look("logs", "done", "-n", "0").stdout == ""
-    assert look("logs", "done", "-n", "99").stdout.splitlines() == LINES
     assert look("logs", "done", "-f").stdout.splitlines() == LINES  # it has ended
-    events = [strictly(line) for line in look("logs", "nan", "--json").stdout.splitlines()]
+    events = [json.loads(line) for line in look("logs", "nan", "--json").stdout.splitlines()]
     assert [event["kind"] for event in events] == ["Started", "Loaded", "Phase", "Step", "Saved", "Ended"]
     assert look("logs", "done", "-n", "-1").exit_code == 2
 
@@ -182,11 +168,8 @@ def test_a_row_that_a_reward_hangs_on_is_found(look: Look, tmp_path: Path) -> No
     begun = life("p/hangs")[:3]
     make(tmp_path, "p/hangs", *begun, Waiting(at=9.0, text="reward my.py:3: sleep(60), row a.csv:29", for_s=5.0))
     make(tmp_path, "p/goes", *begun, Waiting(at=9.0, text="reward my.py", for_s=5.0), Waiting(at=9.5, text=""))
-    assert (
-        "it waits for reward my.py:3: sleep(60), row a.csv:29"
-        in look("diagnose", "--profile", "measured", "p/hangs").output
-    )
-    assert "it waits" not in look("diagnose", "--profile", "measured", "p/goes").output
+    hangs, goes = (look("diagnose", "--profile", "measured", f"p/{name}").output for name in ("hangs", "goes"))
+    assert "it waits for reward my.py:3: sleep(60), row a.csv:29" in hangs and "it waits" not in goes
 
 
 @pytest.mark.parametrize(
@@ -200,10 +183,7 @@ def test_a_row_that_a_reward_hangs_on_is_found(look: Look, tmp_path: Path) -> No
     ],
 )
 def test_runs_are_picked_and_sorted(words: list[str], names: list[str], look: Look, some: Path) -> None:
-    assert [node["run"] for node in strictly(look("runs", "--json", *words).stdout)] == names
-
-
-def test_an_unknown_status_is_named(look: Look, some: Path) -> None:
+    assert [node["run"] for node in json.loads(look("runs", "--json", *words).stdout)] == names
     assert "--status: got 'faild'; did you mean failed?" in look("runs", "--status", "faild").stderr
 
 

@@ -37,10 +37,9 @@ from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.spec.stored import to_yaml
 
 GOLDEN = Path(__file__).with_name("golden.json")
-LOOKS = ("show", "status", "metrics", "diagnose")
 COMMANDS = (
-    *(f"{look} {run} --json" for look in LOOKS for run in ("sft", "dpo", "grpo", "killed")),
-    *(f"{look} {log} --json" for look in ("metrics", "diagnose") for log in ("verl.log", "trl.log")),
+    *(f"{look} {of} --json" for of in ("sft", "dpo", "grpo", "verl.log", "trl.log")
+      for look in ("metrics", "diagnose")),
     "runs --json", "logs grpo --json", "metrics grpo --csv", "metrics grpo --step 3 --json",
     "metrics grpo --last 2 --keys reward,entropy --csv", "samples grpo --json", "samples grpo --compare 0 6 --json",
     "samples verl.log --json", "compare grpo again --json", "config diff grpo again --json",
@@ -120,7 +119,8 @@ def answer(command: str) -> dict[str, Any]:
     ran = CliRunner().invoke(app, shlex.split(command), prog_name="rlrun")
     assert ran.exit_code in (0, 1) and not any(c in ran.stdout for c in "\x1b\x9b\u202e"), command
     whole = "--json" in command and not command.startswith("logs")
-    printed = json.loads(ran.stdout) if whole else ran.stdout.splitlines()
+    no_constants = lambda name: pytest.fail(f"{name} is no JSON")
+    printed = json.loads(ran.stdout, parse_constant=no_constants) if whole else ran.stdout.splitlines()
     if command.startswith("diagnose"):
         printed = [{name: value for name, value in alert.items() if name != "at"} for alert in printed]  # is now
     return {"exit code": ran.exit_code, "printed": printed}
@@ -137,6 +137,14 @@ def canonical(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_programs_read_what_they_did(command: str, canonical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(canonical)
     assert answer(command) == json.loads(GOLDEN.read_text())[command]
+
+
+@pytest.mark.parametrize("run", ["sft", "dpo", "grpo", "killed", "again"])
+def test_one_run_is_what_it_is_in_the_list(run: str, canonical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(canonical)
+    (state,) = (each for each in json.loads(GOLDEN.read_text())["runs --json"]["printed"] if each["run"] == f"p/{run}")
+    assert answer(f"status {run} --json") == {"exit code": 0, "printed": state}
+    assert answer(f"show {run} --json") == {"exit code": 0, "printed": state | {"attempts": []}}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ from typer.testing import CliRunner
 from launcher.cli.log_view import LogState, see_new
 from launcher.cli.main import app
 from launcher.cli.output import out
-from launcher.core.events import Loaded, Sample, Step, TrainingGroup, to_line
+from launcher.core.events import Event, Loaded, Sample, Step, TrainingGroup, to_line
 from launcher.core.problems import Problems
 from launcher.logs.sources import GrowingLog
 from launcher.views.findings import judge_of
 from launcher.views.read import find
+
+LINES = "Step 1/2 | Loss: 0.5\nStep 2/2 | Loss: 0.4\n"
 
 
 def rlrun(*arguments: str) -> tuple[int, str]:
@@ -33,12 +36,23 @@ def step_line(step: int) -> str:
     )
 
 
+Log = Callable[[str], str]
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> str:
-    path = tmp_path / "verl.log"
-    text = "".join(step_line(step) for step in range(1, 21))
-    path.write_text(text + "step:20 - val/test_score/openai/gsm8k:0.567\n")
-    return str(path)
+def log_of(tmp_path: Path) -> Log:
+    """Writes a log with this text; its path."""
+
+    def write(text: str) -> str:
+        (tmp_path / "a.log").write_text(text)
+        return str(tmp_path / "a.log")
+
+    return write
+
+
+@pytest.fixture
+def log(log_of: Log) -> str:
+    return log_of("".join(map(step_line, range(1, 21))) + "step:20 - val/test_score/openai/gsm8k:0.567\n")
 
 
 @pytest.fixture
@@ -71,14 +85,13 @@ def test_s0_03_and_s0_36_the_last_steps_with_chosen_metrics(log):
     assert code == 0 and text == "step,val/test_score/openai/gsm8k\n20,0.567\n"
 
 
-def test_what_is_neither_a_log_nor_a_run(run_root, tmp_path):
+def test_what_is_neither_a_log_nor_a_run(run_root, log_of):
     for name in ("nothing", "x" * 5_000, "~nobody/log", "a\x00b"):
         with pytest.raises(Problems, match="no log file, and no run of that name"):
             find(name, run_root)
-    empty = tmp_path / "empty.log"
-    empty.write_text("nothing of worth\n")
+    empty = log_of("nothing of worth\n")
     for command in (["metrics"], ["diagnose", "--json"], ["status"], ["report"]):  # what cannot be read is not healthy
-        code, text = rlrun(*command, str(empty))
+        code, text = rlrun(*command, empty)
         assert code == 2 and "no line with metrics" in text
 
 
@@ -106,22 +119,19 @@ def test_a_log_has_a_status_and_a_report_as_a_run_has(log):
     assert code == 0 and text.endswith(f"wrote {copy}\n") and copy.read_text() == page
 
 
-def test_a_log_that_tells_its_end_has_it_as_its_status(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_text("Step 1/2 | Loss: 0.5\nStep 2/2 | Loss: 0.4\n")
-    assert json.loads(rlrun("status", str(path), "--json")[1])["status"] == "finished"
-    path.write_text('Step 1/9 | Loss: 0.5\nTraceback (most recent call last):\n  File "a"\nValueError: no\n')
-    found = json.loads(rlrun("status", str(path), "--json")[1])
+def test_a_log_that_tells_its_end_has_it_as_its_status(log_of):
+    assert json.loads(rlrun("status", log_of(LINES), "--json")[1])["status"] == "finished"
+    path = log_of('Step 1/9 | Loss: 0.5\nTraceback (most recent call last):\n  File "a"\nValueError: no\n')
+    found = json.loads(rlrun("status", path, "--json")[1])
     assert found["status"] == "failed" and "ValueError: no" in found["why"]
 
 
-def test_an_accuracy_of_ties_is_no_start_of_a_rise(tmp_path):
+def test_an_accuracy_of_ties_is_no_start_of_a_rise(log_of):
     """Before its first update DPO's policy is the reference: all margins are 0, and TRL's accuracy is 0."""
-    path = tmp_path / "dpo.log"
     records = [{"rewards/margins": step / 100, "rewards/accuracies": 0.6 * (step > 0)} for step in range(4)]
     rows = [records[0] | {"eval_" + name: value for name, value in records[0].items()}, *records[1:]]
-    path.write_text("".join(f"{ {'loss': 0.69, 'step': step} | row }\n" for step, row in enumerate(rows)))
-    found = json.loads(rlrun("status", str(path), "--json")[1])
+    path = log_of("".join(f"{ {'loss': 0.69, 'step': step} | row }\n" for step, row in enumerate(rows)))
+    found = json.loads(rlrun("status", path, "--json")[1])
     assert found["curve"]["points"] == [0.5, 0.6, 0.6, 0.6] and found["first"]["value"] == 0.5
     judge = judge_of(None, "trl")
     for step, row in enumerate(rows):
@@ -140,12 +150,11 @@ def test_logs_and_runs_are_compared_as_different_settings(log, run_root, tmp_pat
     assert code == 0 and "+0.133 (0.7 and 0.567)" in text
 
 
-def test_secrets_and_control_characters_of_a_log_are_not_printed(tmp_path):
-    path = tmp_path / "a.log"
+def test_secrets_and_control_characters_of_a_log_are_not_printed(log_of):
     secret = "hf_" + "a" * 34
-    path.write_text(f"step:1 - {secret}:0.5 - evil\x07name:1.0\n")
+    path = log_of(f"step:1 - {secret}:0.5 - evil\x07name:1.0\n")
     for more in ((), ("--csv",), ("--json",), ("--step", "1"), ("--last", "1")):
-        text = rlrun("metrics", str(path), "--keys", "*", *more)[1]
+        text = rlrun("metrics", path, "--keys", "*", *more)[1]
         assert secret not in text and "\x07" not in text
 
 
@@ -161,30 +170,21 @@ step:{step} - critic/score/mean:0.5
 """
 
 
-@pytest.fixture
-def sampled(tmp_path: Path) -> str:
-    path = tmp_path / "samples.log"
-    path.write_text(SAMPLES.format(answer=3, score=0.0, step=10) + SAMPLES.format(answer=2, score=1.0, step=20))
-    return str(path)
-
-
-def test_samples_by_text_and_score_stand_side_by_side_by_prompt(sampled):
-    code, text = rlrun("samples", sampled, "--max-score", "0.5")
-    assert code == 0 and "It is 3." in text and "surely" not in text
-    code, text = rlrun("samples", sampled, "--search", "1+1")
-    assert text.count("What is 1+1?") == 1 and "It is 3." in text and "It is 2." in text
-    assert [each["score"] for each in json.loads(rlrun("samples", sampled, "--search", "1+1", "--json")[1])] == [
-        0.0,
-        1.0,
-    ]
-    assert rlrun("samples", sampled, "--search", "nowhere")[0] == 2
-
-
-def test_what_changed_between_two_steps(sampled):
-    code, text = rlrun("samples", sampled, "--compare", "10", "20")
-    assert code == 0 and "2 prompts of both steps: 1 better, 0 worse, 1 of equal score; 1 answers are the same" in text
-    assert "It is [-3.-] {+2.+}" in text and text.index("1+1") < text.index("2+2")
-    assert json.loads(rlrun("samples", sampled, "--compare", "10", "20", "--json")[1])[0]["score"] == [0.0, 1.0]
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("--max-score 0.5", ["It is 3."]),
+        ("--search 1+1", ["1+1", "It is 3.", "It is 2."]),
+        ("--search nowhere", ["no such answer"]),
+        ("--compare 10 20", ["It is [-3.-] {+2.+}", "2+2",  # 1+1 before it, as it changed
+                             "2 prompts of both steps: 1 better, 0 worse, 1 of equal score; 1 answers are the same"]),
+    ],
+)  # fmt: skip
+def test_samples_by_text_and_score_stand_side_by_side_by_prompt(words, shown, log_of):
+    path = log_of(SAMPLES.format(answer=3, score=0.0, step=10) + SAMPLES.format(answer=2, score=1.0, step=20))
+    code, text = rlrun("samples", path, *words.split())
+    assert code == 2 * ("nowhere" in words) and [part for part in shown if part not in text] == []
+    assert ("surely" in text) == ("2+2" in shown) and text.count("What is 1+1?") <= 1
 
 
 @pytest.fixture
@@ -199,9 +199,13 @@ def groups(run_root: Path) -> Path:
         )
         for step in (1, 20, 40) for group in (1, 2)
     ]  # fmt: skip
+    append(run_root, *events)
+    return run_root
+
+
+def append(run_root: Path, *events: Event) -> None:
     with (run_root / "p" / "r" / "events.jsonl").open("a") as log:
         log.writelines(to_line(event) + "\n" for event in events)
-    return run_root
 
 
 def test_groups_of_training_steps_stand_side_by_side(groups):
@@ -223,9 +227,7 @@ def test_groups_of_training_steps_stand_side_by_side(groups):
 
 
 def test_held_out_answers_come_before_those_of_training(groups):
-    sample = Sample(at=1.0, step=40, data_source="", prompt="3+3=?", response="6", ground_truth="6", score=None)
-    with (groups / "p" / "r" / "events.jsonl").open("a") as log:
-        log.write(to_line(sample) + "\n")
+    append(groups, Sample(at=1.0, step=40, data_source="", prompt="3+3=?", response="6", ground_truth="6", score=None))
     assert "group" not in (text := rlrun("samples", "r", "--root", str(groups))[1]) and "not scored" in text
     assert "3+3" not in rlrun("samples", "r", "--root", str(groups), "--training")[1]
     assert "2 prompts of both" in rlrun("samples", "r", "--root", str(groups), "--compare", "20", "40")[1]
@@ -234,12 +236,9 @@ def test_held_out_answers_come_before_those_of_training(groups):
 def test_a_run_without_answers_says_why(run_root):
     code, text = rlrun("samples", "r", "--root", str(run_root))
     assert code == 2 and "trainer.log_val_generations" in text and "verl" not in text
-    event = Loaded(at=1.0, rows=2, refused=0, val_rows=0, val_refused=0, steps_per_epoch=1, steps=5)
-    with (run_root / "p" / "r" / "events.jsonl").open("a") as log:
-        log.write(to_line(event) + "\n")
-    assert (
-        "no answers: no rows are held out; use data.val_files=FILE" in rlrun("samples", "r", "--root", str(run_root))[1]
-    )
+    append(run_root, Loaded(at=1.0, rows=2, refused=0, val_rows=0, val_refused=0, steps_per_epoch=1, steps=5))
+    text = rlrun("samples", "r", "--root", str(run_root))[1]
+    assert "no answers: no rows are held out; use data.val_files=FILE" in text
 
 
 @pytest.fixture
@@ -272,7 +271,7 @@ def test_numbers_and_steps_are_whole_on_80_columns(log, narrow):
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3\nRuntimeError: CUDA out of memory\n'
 
 
-def test_diagnose_names_the_error_that_ended_a_log_and_what_helps(log, tmp_path):
+def test_diagnose_names_the_error_that_ended_a_log_and_what_helps(log, log_of):
     with Path(log).open("a") as file:
         file.write(TRACEBACK)
     code, text = rlrun("diagnose", log)
@@ -280,34 +279,27 @@ def test_diagnose_names_the_error_that_ended_a_log_and_what_helps(log, tmp_path)
     _, text = rlrun("diagnose", log, "--profile", "platform")
     assert "out-of-memory" in text and "cause: " in text
     assert "use: actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2" in text and "param_offload=true" in text
-    sft, trl, other = (tmp_path / name for name in ("sft.log", "trl.log", "other.log"))
-    sft.write_text("step:1 - train/loss:2.0 - train/lr:1e-5\n" + TRACEBACK)
-    trl.write_text("{'loss': 1.0, 'learning_rate': 1e-5}\n" + TRACEBACK)
-    other.write_text("Step 1/10 | Loss: 0.5\n" + TRACEBACK)
-    assert "use: data.micro_batch_size_per_gpu=1" in rlrun("diagnose", str(sft))[1]
-    assert "use: --per_device_train_batch_size 1" in rlrun("diagnose", str(trl))[1]
-    assert "use: a smaller micro-batch" in rlrun("diagnose", str(other))[1]
+    for line, use in (
+        ("step:1 - train/loss:2.0 - train/lr:1e-5", "data.micro_batch_size_per_gpu=1"),
+        ("{'loss': 1.0, 'learning_rate': 1e-5}", "--per_device_train_batch_size 1"),
+        ("Step 1/10 | Loss: 0.5", "a smaller micro-batch"),
+    ):
+        assert f"use: {use}" in rlrun("diagnose", log_of(f"{line}\n{TRACEBACK}"))[1]
 
 
-def test_diagnose_names_the_expression_of_a_value_that_is_not_the_metric(tmp_path):
-    path = tmp_path / "verl.log"
-    path.write_text("".join(f"step:{step} - critic/rewards/mean:{0.9 - step / 10}\n" for step in range(5)))
-    text = rlrun("diagnose", str(path), "--profile", "verl_grpo_gsm8k")[1]
+def test_diagnose_names_the_expression_of_a_value_that_is_not_the_metric(log_of):
+    path = log_of("".join(f"step:{step} - critic/rewards/mean:{0.9 - step / 10}\n" for step in range(5)))
+    text = rlrun("diagnose", path, "--profile", "verl_grpo_gsm8k")[1]
     assert "critic/rewards/mean, falls_in_a_row(reward) is 3, bound 3: " in text
 
 
 @pytest.mark.parametrize("more", [(), ("--csv",)])
-def test_a_step_that_is_not_there_is_an_error_in_every_output(log, tmp_path, more):
+def test_a_step_that_is_not_there_is_an_error_in_every_output(log, log_of, more):
     code, text = rlrun("metrics", log, "--step", "99", *more)
     assert code == 2 and "the steps are 1 to 20; use --step 20" in text
     assert rlrun("metrics", log, "--step", "3", "--last", "2", *more)[0] == 2
-    empty = tmp_path / "empty.log"
-    empty.write_text("")
-    code, text = rlrun("metrics", str(empty), "--step", "0", *more)
+    code, text = rlrun("metrics", log_of(""), "--step", "0", *more)
     assert code == 2 and "no line with metrics" in text
-
-
-LINES = "Step 1/2 | Loss: 0.5\nStep 2/2 | Loss: 0.4\n"
 
 
 def test_a_log_from_standard_input():
@@ -328,8 +320,8 @@ def test_a_pipe_that_a_shell_opened():
 
 
 @pytest.mark.parametrize("command", ["metrics", "watch"])
-def test_a_folder_of_logs_names_them(tmp_path, command):
-    (tmp_path / "a.log").write_text(LINES)
+def test_a_folder_of_logs_names_them(tmp_path, log_of, command):
+    log_of(LINES)
     (tmp_path / "checkpoint-500").mkdir()
     (tmp_path / "checkpoint-500" / "trainer_state.json").write_text("{}")
     code, text = rlrun(command, str(tmp_path))
@@ -337,14 +329,12 @@ def test_a_folder_of_logs_names_them(tmp_path, command):
 
 
 @pytest.mark.parametrize("more", [("--csv",), ("--last", "2"), ("--json",), ("--step", "1"), ()])
-def test_a_key_that_is_a_name_of_the_log_is_no_other_spelling(tmp_path, more):
+def test_a_key_that_is_a_name_of_the_log_is_no_other_spelling(log_of, more):
     """S2-20 has policy_loss beside pg_loss, which are spellings of one metric where a log has only one of them."""
-    path = tmp_path / "a.log"
-    path.write_text("Step 1/2 | policy_loss: 0.75 | pg_loss: 0.5\nStep 2/2 | pg_loss: 0.5\n")
-    text = rlrun("metrics", str(path), "--keys", "policy_loss", *more)[1]
+    path = log_of("Step 1/2 | policy_loss: 0.75 | pg_loss: 0.5\nStep 2/2 | pg_loss: 0.5\n")
+    text = rlrun("metrics", path, "--keys", "policy_loss", *more)[1]
     assert "0.75" in text and "0.5" not in text.replace("0.75", "")
-    path.write_text("Step 1/2 | pg_loss: 0.5\n")
-    assert "0.5" in rlrun("metrics", str(path), "--keys", "policy_loss", "--csv")[1]
+    assert "0.5" in rlrun("metrics", log_of("Step 1/2 | pg_loss: 0.5\n"), "--keys", "policy_loss", "--csv")[1]
 
 
 def test_watch_shows_an_error_until_a_step_follows(tmp_path):

@@ -1,63 +1,53 @@
-"""What a person sees of a run: everything that matters, and nothing that could steer the terminal."""
+"""What a person sees of a run: everything that matters, and nothing that could steer the terminal; also of a run that
+somebody else writes, on a real terminal."""
 
 from __future__ import annotations
 
+import fcntl
 import io
 import math
+import os
+import pty
 import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from launcher.cli import live_view
-from launcher.cli.live_view import picture, watching
+from launcher.cli.live_view import picture
 from launcher.cli.plot import sparkline
-from launcher.core.events import Ended, Event, Step, Usage
+from launcher.core.events import Ended, Event, Loaded, Phase, Started, Step, Usage, to_line
 from launcher.core.metrics import HeldOut
 from launcher.core.state import Curve, RunState
+from launcher.runs.folder import Folder
 
 METRICS = {
-    "critic/score/mean": 0.4375,
-    "actor/entropy": 0.5123,
-    "actor/kl_loss": 0.0012,
-    "critic/frac_reward_zero_std": 0.25,
-    "actor/grad_norm": 1.5,
-    "response_length/mean": 6.5,
-    "perf/throughput": 15786.2,
-    "timing_s/step": 0.0067,
-}
+    "critic/score/mean": 0.4375, "actor/entropy": 0.5123, "actor/kl_loss": 0.0012, "critic/frac_reward_zero_std": 0.25,
+    "actor/grad_norm": 1.5, "response_length/mean": 6.5, "perf/throughput": 15786.2, "timing_s/step": 0.0067,
+}  # fmt: skip
+HELD_OUT = HeldOut(20, "val-core/openai/gsm8k/reward/mean@1", 0.625)
 RUNNING = RunState(
-    run="maths/grpo-1",
-    algorithm="GRPO",
-    status="running",
-    phase="rollout",
-    step=30,
-    steps=120,
-    processes=2,
-    started_at=1000.0,
-    last_at=1060.0,
-    metrics=METRICS,
-    validation={"val-core/openai/gsm8k/reward/mean@1": 0.625},
-    validated_step=20,
-    first=HeldOut(20, "val-core/openai/gsm8k/reward/mean@1", 0.625),
-    best=HeldOut(20, "val-core/openai/gsm8k/reward/mean@1", 0.625),
-    last=HeldOut(20, "val-core/openai/gsm8k/reward/mean@1", 0.625),
-    score_name="critic/score/mean",
-    score=0.4375,
-    curve=Curve((0.0, 0.25, 0.5), waiting=(1.0,)),
-    marks=((10, 1020.0), (30, 1060.0)),
-    checkpoint="checkpoints/step_000020",
-    alert="checkpoint step_000030 not written: no space left on device",
-    alerts=1,
-)
+    run="maths/grpo-1", algorithm="GRPO", status="running", phase="rollout", step=30, steps=120, processes=2,
+    started_at=1000.0, last_at=1060.0, metrics=METRICS, validation={HELD_OUT.name: HELD_OUT.value}, validated_step=20,
+    first=HELD_OUT, best=HELD_OUT, last=HELD_OUT, score_name="critic/score/mean", score=0.4375,
+    curve=Curve((0.0, 0.25, 0.5), waiting=(1.0,)), marks=((10, 1020.0), (30, 1060.0)),
+    checkpoint="checkpoints/step_000020", alert="checkpoint step_000030 not written: no space left on device", alerts=1,
+)  # fmt: skip
 
 
 def drawn(state: RunState, now: float = 1075.0, width: int = 80) -> str:
     file = io.StringIO()
-    Console(file=file, width=width, force_terminal=True, color_system=None, legacy_windows=False).print(
-        picture(state, now)
-    )
+    console = Console(file=file, width=width, force_terminal=True, color_system=None, legacy_windows=False)
+    console.print(picture(state, now))
     return file.getvalue()
 
 
@@ -69,17 +59,15 @@ def flat(text: str) -> str:
 def test_a_running_run_shows_all_that_matters() -> None:
     text = drawn(RUNNING)
     assert "maths/grpo-1  GRPO" in text.splitlines()[0]
-    printed = flat(text)
-    assert "rollout" in printed and "30/120" in printed  # what it does, and how far it is
-    assert "01:15 elapsed · 03:00 left" in printed  # by the clock on the wall; 90 steps of 2 s
-    for number in ("score 0.438", "entropy 0.512", "kl to ref 0.0012", "no signal 0.25", "grad norm 1.5",
-                   "length 6.5"):  # fmt: skip
-        assert number in printed
-    assert "tokens/s" not in printed, "six numbers, the most important ones"
-    assert "score ▁▂▄█" in printed
-    assert "held out openai/gsm8k 0.625 at step 20" in printed
-    assert "checkpoint checkpoints/step_000020" in printed
-    assert "alert checkpoint step_000030 not written: no space left on device" in printed
+    for part in (
+        "rollout", "30/120",  # what it does, and how far it is
+        "01:15 elapsed · 03:00 left",  # by the clock on the wall; 90 steps of 2 s
+        "score 0.438", "entropy 0.512", "kl to ref 0.0012", "no signal 0.25", "grad norm 1.5", "length 6.5",
+        "score ▁▂▄█", "held out openai/gsm8k 0.625 at step 20", "checkpoint checkpoints/step_000020",
+        "alert checkpoint step_000030 not written: no space left on device",
+    ):  # fmt: skip
+        assert part in flat(text)
+    assert "tokens/s" not in text, "six numbers, the most important ones"
     assert max(len(line) for line in text.splitlines()) == 80, "as wide as the terminal"
 
 
@@ -164,19 +152,117 @@ def test_sparkline(values: tuple[float, ...], line: str) -> None:
 def test_on_a_terminal_the_picture_is_drawn_seldom_and_the_end_always(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(live_view.time, "monotonic", lambda: now[0])
-    times = 0
-
-    def counted(state: RunState, _: float) -> str:
-        nonlocal times
-        times += 1
-        return f"step {state.step}"
-
-    monkeypatch.setattr(live_view, "picture", counted)
+    drawn = list[RunState]()
+    monkeypatch.setattr(live_view, "picture", lambda state, _: drawn.append(state) or f"step {state.step}")
     step: list[Event] = [Step(step=1, metrics={})]
-    with watching(Console(file=io.StringIO(), force_terminal=True)) as show:
+    with live_view.watching(Console(file=io.StringIO(), force_terminal=True)) as show:
         for _ in range(100):
             show.write(RUNNING, step, [])
             now[0] += 0.01
-        assert 3 <= times <= 5  # a second of a busy run
+        assert 3 <= len(drawn) <= 5  # a second of a busy run
         show.write(replace(RUNNING, status="finished"), [Ended(how="finished")], [])
-        assert times in (4, 5, 6)
+        assert drawn[-1].status == "finished"
+
+
+# ---- `rlrun watch`
+
+BEGUN: list[Event] = [
+    Started(at=time.time(), run="p/r", algorithm="GRPO", processes=1),
+    Loaded(rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=5, steps=5),
+    Phase(name="rollout"),
+]
+
+
+class Written:
+    """A run's folder, and its writer, which holds its lock until it is closed."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder = Folder(folder)
+        self.folder.spec.write_text("")
+        self.lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self.tell(*BEGUN)
+
+    def tell(self, *events: Event) -> None:
+        with self.folder.events.open("a") as log:
+            log.write("".join(to_line(event) + "\n" for event in events))
+
+    def close(self) -> None:
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Written]:
+    made = Written(tmp_path / "runs" / "p" / "r")
+    yield made
+    made.close()
+
+
+class Watching:
+    """`rlrun watch` on a terminal; what it draws is read as it comes."""
+
+    def __init__(self, rlrun: Any, name: str) -> None:
+        self.terminal, inside = pty.openpty()
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        streams = {"stdin": inside, "stdout": inside, "stderr": inside}
+        self.process: subprocess.Popen[str] = rlrun.begin("watch", name, env=env, **streams)
+        os.close(inside)
+        self.drawn = ""
+
+    def sees(self, text: str) -> bool:
+        """Whether it has been drawn since the last time that something was."""
+        while select.select([self.terminal], [], [], 0.1)[0]:
+            try:
+                self.drawn += os.read(self.terminal, 65536).decode(errors="replace")
+            except OSError:  # it has ended
+                break
+        return text in self.drawn
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+
+
+@pytest.fixture
+def watching(run: Written, tmp_path: Path, commands: Any) -> Iterator[Watching]:
+    with closing(Watching(commands(tmp_path), "r")) as made:
+        yield made
+
+
+def test_it_draws_what_happens_until_the_run_ends(run: Written, watching: Watching, until: Callable[..., None]) -> None:
+    until(lambda: watching.sees("rollout"))
+    for step in (1, 2):
+        run.tell(Step(step=step, metrics={"critic/score/mean": 0.5}))
+        until(lambda step=step: watching.sees(f"{step}/5"))
+    assert watching.process.poll() is None
+    run.tell(Ended(how="failed", why="rank 0: killed"))
+    run.close()
+    until(lambda: watching.sees("rank 0: killed"))
+    assert watching.process.wait(600) == 0, "it did what it was asked to, however the run did"
+
+
+def test_ctrl_c_ends_the_watching_alone(run: Written, watching: Watching, until: Callable[..., None]) -> None:
+    until(lambda: watching.sees("rollout"))
+    watching.process.send_signal(signal.SIGINT)
+    assert watching.process.wait(600) == 0
+    assert "Traceback" not in watching.drawn and not (run.folder.path / ".stop").exists()
+
+
+def test_a_log_is_drawn_with_what_is_appended(tmp_path: Path, commands: Any, until: Callable[..., None]) -> None:
+    (log := tmp_path / "verl.log").write_text("step:20 - critic/score/mean:0.5\n")
+    with closing(Watching(commands(tmp_path), "verl.log")) as watching:
+        until(lambda: watching.sees("20/"))
+        with log.open("a") as file:
+            file.write("step:21 - critic/score/mean:0.5\n\rTraining Progress:  50%|█ | 21/42 [1:00<1:00, 2.0s/it]")
+        until(lambda: watching.sees("21/42"))
+
+
+def test_where_there_is_no_terminal_lines_are_printed(run: Written, tmp_path: Path, commands: Any) -> None:
+    run.folder.console.write_text("step:1 - x:1.0\nfinished\n")
+    run.close()
+    ran = commands(tmp_path)("watch", "r")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "step:1 - x:1.0\nfinished\n", "")

@@ -93,12 +93,14 @@ def _line(begins: str) -> int:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_setting_says_its_consequence(target):
-    """The string under the field, or under the field that it overrides; and a string for every class."""
-    for section in handbook.sections(target):
-        assert section.description, f"{section.title} of {target}: no class doc"
-        for one in section.settings:
-            assert one.description, f"{one.name} ({one.where}): no string under it"
-            assert one.description[-1] in ".`", one.where  # a sentence
+    """The string under the field, or under the field that it overrides; and a string for every class. A `|` or `<` of
+    a default or a text is no mark: every row of the page has as many cells as the head."""
+    sections = handbook.sections(target)
+    assert not [f"{section.title} of {target}: no class doc" for section in sections if not section.description]
+    for one in (one for section in sections for one in section.settings):
+        assert one.description[-1:] in (".", "`"), f"{one.name} ({one.where}): no sentence under it"
+    rows = [line for line in PAGE["of_sections"](sections).splitlines() if line.startswith("|")]
+    assert all(line.replace("\\|", "").count("|") == 6 for line in rows)
 
 
 def test_every_default_is_within_its_range():
@@ -158,19 +160,15 @@ def test_a_choice_of_ones_own_is_shown(tmp_path):
         handbook.sections("data=mine", tmp_path)
 
 
-def test_markdown_keeps_its_columns_whatever_stands_in_them():
-    """A `|` or `<` of a default or a text is no mark: every row has as many cells as the head."""
-    for target in TARGETS:
-        rows = [line for line in PAGE["of_sections"](handbook.sections(target)).splitlines() if line.startswith("|")]
-        assert all(line.replace("\\|", "").count("|") == 6 for line in rows), target
-
-
 def test_a_class_without_a_file_has_no_strings():
     made = settings(type("Made", (), {"__annotations__": {"size": int}, "size": 1, "__module__": "nowhere"}))
     assert declaration(made, "size").description == "" == class_doc(made)
 
 
-def test_json_of_the_command():
+def test_the_command_prints_lines_and_json():
+    """The consequence has lines of its own."""
+    lines = CliRunner().invoke(app, ["config", "show", "model=hf"]).stdout.splitlines()
+    assert lines[lines.index("model.path  str · required · this choice: required") + 1].startswith("    Hub id (")
     node = json.loads(CliRunner().invoke(app, ["config", "show", "trainer.save_freq", "--json"]).stdout)
     (one,) = node[0]["settings"]
     assert (one["setting"], one["type"], one["default"], one["range"]) == ("trainer.save_freq", "int", -1, ">= -1")
@@ -184,10 +182,3 @@ def test_the_page_of_settings_is_up_to_date():
     page = DOCS / "settings.md"
     assert PAGE["whole"]() == page.read_text()
     assert all(f"\n## {name}\n" in page.read_text() for name in fields_of(RunSpec))
-
-
-def test_the_consequence_has_lines_of_its_own():
-    ran = CliRunner().invoke(app, ["config", "show", "model=hf"])
-    lines = ran.stdout.splitlines()
-    place = lines.index("model.path  str · required · this choice: required")
-    assert lines[place + 1].startswith("    Hub id (")

@@ -22,8 +22,8 @@ from launcher.config.names.table import Project, Translation, table
 from launcher.config.nodes import PLAIN, flat, has_setting
 from launcher.config.request import SourcedOverride
 from launcher.config.resolve import resolve, try_resolve
-from launcher.config.suggestions import Suggester, Suggestion, suggest_choice
-from launcher.core.problems import nearest, suggest, without_style
+from launcher.config.suggestions import Suggester, Suggestion
+from launcher.core.problems import suggest, without_style
 from launcher.preflight.plan import plan
 from launcher.spec.stored import to_node
 
@@ -43,11 +43,6 @@ def answers(words: list[str], algorithm: str = "grpo") -> list[Suggestion]:
     unknown = join_options([SourcedOverride(word, word) for word in words])
     suggester = Suggester(guide(algorithm).node, FILES, (), {each.plain: each.value for each in unknown})
     return [suggester.suggestion(each) for each in unknown]
-
-
-def line(word: str, algorithm: str = "grpo") -> str:
-    (answer,) = answers([word], algorithm)
-    return str(answer.problem)
 
 
 def words_of(meaning: Translation) -> Iterator[list[str]]:
@@ -214,6 +209,22 @@ EXACT = [
     ("critic.lr=1e-3", "critic.lr: Critic has no setting 'lr'; use critic.optim.lr=1e-3"),
     ("algorithm.gamma=0.9", "algorithm.gamma: GRPO has no setting 'gamma';"
                             " algorithm.gamma is a setting of algorithm=ppo"),
+    # what a name means depends on the algorithm
+    ("dpo: beta=0.04", "beta: is TRL's name; use algorithm.beta=0.04"),
+    ("beta=0.04", "beta: is TRL's name; use algorithm.kl_loss_coef=0.04 (weight of the KL loss)"),
+    ("ppo: beta=0.04", "beta: is TRL's name; use algorithm.kl_coef=0.04 (subtracted from the reward)"),
+    ("sft: per_device_train_batch_size=4", "per_device_train_batch_size: is Hugging Face's name; use"
+     " data.train_batch_size=ROWS trainer.micro_batch_size_per_gpu=4 (data.train_batch_size is of a whole step:"
+     " theirs x processes x gradient_accumulation_steps; for GRPO / num_generations)"),
+    # options are settings with dashes
+    ("--learning_rate 5e-6", "--learning_rate: is Hugging Face's name; use optim.lr=5e-6"),
+    ("--bf16", "--bf16: is Hugging Face's name; use engine.mixed_precision=true"
+               " (bfloat16 weights are model.dtype=bfloat16)"),
+    ("--top-k -1", "--top-k: is Hugging Face's name; use sampler.top_k=-1"),
+    ("-lr 2", "-lr: no group or setting 'lr'; use optim.lr=2"),
+    ("--sampler.n=8", "--sampler.n: arguments have no dashes; use sampler.n=8"),
+    ("--dryrun", "--dryrun: no such option; did you mean --dry-run?"),
+    ("--config_dir", "--config_dir: no such option; did you mean --config-dir?"),
     ("num_generation=8", "num_generation: no group or setting 'num_generation'; did you mean num_generations?"
                          " use sampler.n=8"),
 ]  # fmt: skip
@@ -221,7 +232,8 @@ EXACT = [
 
 @pytest.mark.parametrize(("word", "expected"), EXACT, ids=[word for word, _ in EXACT])
 def test_a_name_is_answered_with_what_to_type(word: str, expected: str) -> None:
-    assert line(word) == expected
+    algorithm, _, typed = word.rpartition(": ")
+    assert [str(answer.problem) for answer in answers(typed.split(), algorithm or "grpo")] == [expected]
 
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.long)])
@@ -256,31 +268,6 @@ def test_a_text_that_holds_a_class_name_hides_nothing(words: tuple[str, ...], ex
     assert expected in [result.subject for result in found if result.level == "FAIL"]
 
 
-def test_what_a_name_means_depends_on_the_algorithm() -> None:
-    found = {algorithm: answers(["beta=0.04"], algorithm)[0].overrides for algorithm in ("dpo", "grpo", "ppo")}
-    assert found == {
-        "dpo": ("algorithm.beta=0.04",), "grpo": ("algorithm.kl_loss_coef=0.04",), "ppo": ("algorithm.kl_coef=0.04",),
-    }  # fmt: skip
-
-
-def test_a_batch_of_one_process_is_a_step_with_the_formula_in_words() -> None:
-    fix = answers(["per_device_train_batch_size=4"], "sft")[0].problem.fix
-    assert fix.startswith("use data.train_batch_size=ROWS trainer.micro_batch_size_per_gpu=4 (data.train_batch_size is")
-
-
-def test_options_are_settings_with_dashes() -> None:
-    words = "--learning_rate 5e-6 --bf16 --top-k -1 -lr 2 --sampler.n=8 --dryrun --config_dir"
-    assert [str(answer.problem) for answer in answers(words.split())] == [
-        "--learning_rate: is Hugging Face's name; use optim.lr=5e-6",
-        "--bf16: is Hugging Face's name; use engine.mixed_precision=true (bfloat16 weights are model.dtype=bfloat16)",
-        "--top-k: is Hugging Face's name; use sampler.top_k=-1",
-        "-lr: no group or setting 'lr'; use optim.lr=2",
-        "--sampler.n: arguments have no dashes; use sampler.n=8",
-        "--dryrun: no such option; did you mean --dry-run?",
-        "--config_dir: no such option; did you mean --config-dir?",
-    ]
-
-
 def test_the_options_are_those_of_train_and_plan() -> None:
     commands = [load(entry) for entry in COMMANDS if entry.name in ("train", "plan")]
     names = {name for command in commands for option in command.params for name in option.opts if name.startswith("--")}
@@ -288,23 +275,6 @@ def test_the_options_are_those_of_train_and_plan() -> None:
 
 
 # ---- misspelt
-
-
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
-        ("algorithm=GRPO", "algorithm=grpo"),
-        ("algorithm=Dr-GRPO", "algorithm=dr_grpo"),
-        ("algorithm=gpro", "algorithm=grpo"),
-        ("model=qwen2.5-0.5B-Instruct", "model=qwen2.5-0.5b-instruct"),
-        ("sampler=hf", "sampler=torch"),
-        ("engine=fsdp", "engine=torch engine.strategy=fsdp2"),
-        ("hardware=cuda", "hardware=gpu"),
-    ],
-)
-def test_a_choice_is_found_whatever_its_spelling(word: str, meant: str) -> None:
-    group, _, choice = word.partition("=")
-    assert suggest_choice(group, choice, GROUPS[group]).overrides == tuple(meant.split())
 
 
 def misspelt() -> Iterator[tuple[str, str]]:
@@ -335,7 +305,6 @@ def test_misspelt_settings_are_found_with_and_without_their_group() -> None:
 
 def test_nothing_is_suggested_that_was_typed() -> None:
     assert suggest("solution", ["solution", "answer"]) == "it may be answer, solution"
-    assert nearest("GRPO", ["grpo", "ppo"]) == "grpo"
 
 
 # ---- the pages

@@ -1,35 +1,50 @@
-"""Arguments in verl's spelling, with engine=verl: what each is taken as, and what is said of it."""
+"""Arguments in verl's spelling, with engine=verl: what each is taken as, and what is said of it; and the table of
+verl's keys, read in both directions: what is written of a run is read as the same run."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
-from launcher.config.resolve import Resolution, try_resolve
+from launcher.config.names import verl
+from launcher.config.names.conversions import RunContext, convert
+from launcher.config.names.table import Translation, table
+from launcher.config.resolve import Resolution, resolve, try_resolve
+from launcher.core.overrides import literal
+from launcher.engines.verl import Verl, words
+from launcher.engines.verl.config.defaults import load
+from launcher.engines.verl.rules.settings import at
+from launcher.spec.run import RunSpec
 
 TABLE: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("verl_words.yaml").read_text())
 EXTRA = "engine.extra"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
-GRPO = [
-    "engine=verl", "hardware=gpu", "hardware.n_gpus_per_node=1", "algorithm.adv_estimator=grpo",
-    f"{MODEL}.path=Qwen/Qwen3-0.6B", "data.train_files=a.parquet", "sampler.n=4",
-]  # fmt: skip
+MOST = "algorithm.filter_groups.max_num_gen_batches"
 
 
-def base(algorithm: str, words: list[str]) -> list[str]:
-    """What a run needs beside these words."""
+def resolved(words: Collection[str], algorithm: str = "grpo") -> Resolution:
+    """These words, and what a run of verl needs beside them."""
     given = {
         "algorithm": ("adv_estimator", "loss_mode", "filter_groups.enable"), "model": (f"{MODEL}.path", "pretrain"),
         "data": ("train_files",), "sampler.n": (f"{ROLLOUT}.n=",),
     }  # fmt: skip
-    some = {"algorithm": algorithm, "model": "tiny", "data": "reverse", "sampler.n": "4"}
+    some = {"algorithm": algorithm, "model": "Qwen/Qwen3-0.6B", "data": "gsm8k", "sampler.n": "4"}
     if algorithm == "sft":
-        del some["sampler.n"]
+        some = {"algorithm": "sft", "model": "Qwen/Qwen3-0.6B", "data": "reverse"}
     text = " ".join(words)
-    return [f"{key}={value}" for key, value in some.items() if not any(part in text for part in given[key])]
+    needed = [f"{key}={value}" for key, value in some.items() if not any(part in text for part in given[key])]
+    return try_resolve([*needed, "engine=verl", *words])
+
+
+def extra(*typed: str) -> list[str]:
+    found = resolved(typed)
+    assert not found.problems and found.run, found.problems
+    return list(found.run.engine.extra)  # type: ignore[attr-defined]
 
 
 def message_of(word: str, result: Resolution) -> str:
@@ -44,71 +59,58 @@ def message_of(word: str, result: Resolution) -> str:
 @pytest.mark.parametrize("algorithm", TABLE)
 def test_words_of_verl_are_taken(algorithm: str) -> None:
     words = TABLE[algorithm]
-    result = try_resolve([*base(algorithm, [*words]), "engine=verl", *words])
+    result = resolved(words, algorithm)
     found = {word: message_of(word, result) for word in words}
     differ = {word: (found[word], want) for word, want in words.items() if not found[word].startswith(want)}
     assert not differ
 
 
 def test_what_is_passed_on_stands_in_one_setting() -> None:
-    given = 'engine.extra=["trainer.balance_batch=True"]'
-    result = try_resolve([*GRPO, given, f"{ROLLOUT}.mode=async", f"+{ROLLOUT}.engine_kwargs.vllm.a=1"])
-    assert not result.problems and result.run
-    extra = ("trainer.balance_batch=True", f"{ROLLOUT}.mode=async", f"+{ROLLOUT}.engine_kwargs.vllm.a=1")
-    assert result.run.engine.extra == extra  # type: ignore[attr-defined]
+    """A limit of sampling, too, as sampling without one is verl's; and neither 10 steps nor ten times all of them are
+    known to be meant by a share of 10."""
+    words = ["trainer.balance_batch=True", f"{ROLLOUT}.mode=async", f"+{ROLLOUT}.engine_kwargs.vllm.a=1"]
+    assert extra(f'engine.extra=["{words[0]}"]', *words[1:]) == words
+    warmup = f"{ACTOR}.optim.lr_warmup_steps_ratio=10"
+    for most in (5, 0, -1):
+        assert extra("algorithm.filter_groups.enable=true", f"{MOST}={most}", warmup) == [f"{MOST}={most}", warmup]
 
 
-def test_a_key_that_verl_does_not_have_is_refused_with_the_nearest() -> None:
-    (problem,) = try_resolve([*GRPO, f"{ROLLOUT}.gpu_memory_utilisation=0.5"]).problems
-    near = f"{ROLLOUT}.gpu_memory_utilization"
-    assert str(problem) == f"{ROLLOUT}.gpu_memory_utilisation: verl has no such key; did you mean {near}?"
+MEGATRON = f"{ACTOR}.megatron.tensor_model_parallel_size"
 
 
-def test_keys_of_megatron_are_known_where_it_trains() -> None:
-    word = f"{ACTOR}.megatron.tensor_model_parallel_size=2"
-    for backend in ("engine.strategy=megatron", "model_engine=megatron", f"{ACTOR}.strategy=megatron"):
-        result = try_resolve([*GRPO, backend, word])
-        assert not result.problems and result.run and result.run.engine.extra == (word,)  # type: ignore[attr-defined]
-    assert try_resolve([*GRPO, word]).problems
+@pytest.mark.parametrize("backend", ["engine.strategy=megatron", "model_engine=megatron", f"{ACTOR}.strategy=megatron"])
+def test_keys_of_megatron_are_known_where_it_trains(backend: str) -> None:
+    assert extra(backend, f"{MEGATRON}=2") == [f"{MEGATRON}=2"]
 
 
 @pytest.mark.parametrize(
-    ("typed", "refused"),
+    ("typed", "line"),
     [
-        ("algorithm=dapo algorithm.adv_estimator=grpo", ""),  # a kind of GRPO
-        ("algorithm=ppo algorithm.adv_estimator=grpo", "algorithm: chosen twice, as algorithm=ppo and algorithm=grpo"),
+        (f"{ROLLOUT}.gpu_memory_utilisation=0.5", f"{ROLLOUT}.gpu_memory_utilisation: verl has no such key;"
+                                                  f" did you mean {ROLLOUT}.gpu_memory_utilization?"),
+        (f"{MEGATRON}=2", f"{MEGATRON}: verl has no such key; did you mean {ROLLOUT}.tensor_model_parallel_size?"),
+        (f"{ROLLOUT}.n=five", f"sampler.n: got 'five' (typed as {ROLLOUT}.n=five); use a whole number"),
+        (f"{ROLLOUT}.temperature=0",
+         f"sampler.temperature: got 0 (typed as {ROLLOUT}.temperature=0); use a number > 0.0"),
+        ("optim.lr_scheduler_type=linear",
+         "optim.lr_scheduler_type: verl has no linear schedule; use constant or cosine"),
+        ("algorithm=ppo algorithm.adv_estimator=grpo", "algorithm: chosen twice, as algorithm=ppo and algorithm=grpo"
+                                                       " (typed as algorithm.adv_estimator=grpo); keep one of the two"),
     ],
-)
-def test_a_choice_and_what_follows_from_a_word(typed: str, refused: str) -> None:
-    others = [word for word in GRPO if "adv_estimator" not in word]
-    lines = [str(problem) for problem in try_resolve([*others, *typed.split()]).problems]
-    assert [line.split(" (")[0] for line in lines] == ([refused] if refused else [])
+)  # fmt: skip
+def test_what_cannot_be_is_answered_with_what_can(typed: str, line: str) -> None:
+    assert [str(problem) for problem in resolved(typed.split()).problems] == [line]
 
 
-def test_a_problem_names_what_was_typed() -> None:
-    others = [word for word in GRPO if "sampler" not in word]
-    (problem,) = try_resolve([*others, f"{ROLLOUT}.n=five"]).problems
-    assert problem.where == "sampler.n" and problem.got == f"got 'five' (typed as {ROLLOUT}.n=five)"
-
-
-# ---- values that verl takes, and that our settings do not have
-
-GROUPS = "algorithm.filter_groups"
-MOST = f"{GROUPS}.max_num_gen_batches"
-VERL = ["engine=verl", "model=Qwen/Qwen3-0.6B", "data=gsm8k", "sampler.n=4"]
+def test_a_choice_may_be_a_kind_of_what_a_word_says() -> None:
+    assert not resolved(["algorithm=dapo", "algorithm.adv_estimator=grpo"]).problems
 
 
 @pytest.mark.parametrize("words", [[f"{MODEL}.lora_rank=0", f"{MODEL}.lora_alpha=0"], [f"{MODEL}.lora_alpha=0"]])
 def test_an_alpha_without_adapters_is_left_out(words: list[str]) -> None:
-    found = try_resolve([*VERL, "algorithm=grpo", *words])
+    found = resolved(words)
     assert not found.problems and found.run and found.run.model.lora_rank == 0
     assert next(one for one in found.taken if "alpha" in one.typed.text).words == ()
-
-
-def extra(*typed: str) -> list[str]:
-    found = try_resolve([*VERL, "algorithm.adv_estimator=grpo", *typed])
-    assert not found.problems and found.run, found.problems
-    return list(found.run.engine.extra)  # type: ignore[attr-defined]
 
 
 def test_the_parts_of_a_length_penalty_stay_together() -> None:
@@ -117,24 +119,81 @@ def test_the_parts_of_a_length_penalty_stay_together() -> None:
     typed = [f"{buffer}.enable=true", f"{buffer}.len=64", f"{buffer}.penalty_factor=1.0", f"{buffer}.log=false"]
     manager = ["reward.reward_manager.name=dapo", "+reward.reward_kwargs.max_resp_len=256"]
     assert extra(*manager, *typed) == [*manager, *typed]
-    found = try_resolve([*VERL, "algorithm=dapo", *typed])
+    found = resolved(typed, "dapo")
     assert not found.problems and found.run and found.run.algorithm.overlong_buffer_len == 64  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("most", ["5", "0", "-1"])
-def test_a_limit_of_sampling_is_passed_on_and_more_than_all_steps_is_no_share(most: str) -> None:
-    """Neither 10 steps nor ten times all of them are known to be meant; sampling without a limit is verl's."""
-    warmup = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=10"
-    assert extra(f"{GROUPS}.enable=true", f"{MOST}={most}", warmup) == [f"{MOST}={most}", warmup]
+# ---- both directions
+
+BASE = ["model=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl", "hardware.n_gpus_per_node=2", "sampler.n=4"]
+RUNS = {
+    "grpo": ["algorithm.kl_loss_coef=0.02", "algorithm.kl_loss_type=k2", "sampler.val_temperature=0.7", "seed=3"],
+    "dapo": ["algorithm.clip_ratio_c=10.0", "trainer.save_freq=5", "trainer.test_freq=7", "data.truncation=filter"],
+    "dr_grpo": ["algorithm.loss_scale_factor=512", "optim.lr_scheduler_type=cosine", "optim.min_lr_ratio=0.1"],
+    "gspo": ["sampler.top_k=20", "sampler.top_p=0.9", "optim.betas=[0.9,0.95]", "optim.lr_warmup_steps=4"],
+    "ppo": ["algorithm.kl_ctrl=adaptive", "algorithm.kl_penalty=k3", "critic.optim.lr=2e-5", "algorithm.lam=0.9"],
+    "sft": ["trainer.experiment_name=first", "optim.lr=3e-6", "optim.clip_grad=0.5", "data.template_args={a:1}"],
+}
+WRITTEN = [row for row in table().meanings if row.ppo or row.sft]
 
 
-@pytest.mark.parametrize(
-    ("word", "where", "fix"),
-    [
-        ("actor_rollout_ref.rollout.temperature=0", "sampler.temperature", "use a number > 0.0"),
-        ("optim.lr_scheduler_type=linear", "optim.lr_scheduler_type", "use constant or cosine"),  # not what is refused
-    ],
-)
-def test_what_cannot_be_is_answered_with_what_can(word: str, where: str, fix: str) -> None:
-    (problem,) = try_resolve([*VERL, "algorithm=grpo", word]).problems
-    assert (problem.where, problem.fix) == (where, fix)
+@cache
+def run_of(algorithm: str) -> RunSpec:
+    return resolve([*(BASE if algorithm != "sft" else BASE[:-1]), f"algorithm={algorithm}", *RUNS[algorithm]])
+
+
+def test_every_row_is_of_a_setting_and_of_keys_that_there_are() -> None:
+    """A setting of some algorithm, and keys of verl's config with the backend that the row is written for."""
+    configs = {name: [load(name, verl_config, {}) for verl_config in names] for name, names in {
+        "ppo": ("ppo_trainer", "ppo_megatron_trainer"), "sft": ("sft_trainer_engine",)}.items()}  # fmt: skip
+    configs["sft"].append(load("sft", "sft_trainer_engine", {"engine": "megatron", "optim": "megatron"}))
+    for row in WRITTEN:
+        holders = [name for name in RUNS if not _is_missing(row.ours[0], run_of(name))]
+        assert holders, row
+        for name, keys in (("ppo", row.ppo), ("sft", row.sft)):
+            for key in keys:
+                groups = ("model_engine", "engine", "optim")
+                assert key in groups or any(at(config, key, row) is not row for config in configs[name]), key
+
+
+def _is_missing(setting: str, run: RunSpec) -> bool:
+    try:
+        words.value_of(run, setting)
+    except KeyError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_what_is_written_is_read_as_it_was(algorithm: str) -> None:
+    run = run_of(algorithm)
+    assert isinstance(run.engine, Verl)
+    given = dict(word.lstrip("+").partition("=")[::2] for word in words.arguments(run, run.engine, Path("/run")))
+    for row in WRITTEN:
+        for key in row.ppo if run.algorithm.sampled else row.sft:
+            is_read = key in row.names.get("verl", ()) and not row.unless and row.to not in ("is_on", "frequency")
+            if key in given and is_read:
+                value = words.value_of(run, row.ours[0])
+                read = convert(row, given[key], RunContext())
+                if (pattern := row.with_verl(given[key])) is not None:
+                    read = pattern.replace("{}", given[key]).split()
+                assert read is not None and (not read or _agrees(read, row, value)), (key, given[key], read, value)
+
+
+def _agrees(read: list[str], row: Translation, value: object) -> bool:
+    """Whether one of the words is the value."""
+    own = next(word.partition("=")[2] for word in read if word.partition("=")[0] in row.ours).strip("'\"")
+    if value is None:
+        return own == "null"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(own) == value
+    return own.replace(" ", "") in (str(value), literal(value).strip("'\"").replace(" ", ""))
+
+
+def test_older_keys_have_an_answer_each() -> None:
+    """Today's keys are none of the older ones, so that no answer leads to another answer."""
+    read = verl.read()
+    for program, known in read["renamed"].items():
+        assert not {*known.values()} & {*known}
+        assert not {*known} & {*read["gone"][program]}
+    assert not {*read["unread"].values()} & {*read["unread"]}

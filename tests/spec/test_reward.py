@@ -1,4 +1,5 @@
-"""Whatever a reward does, each answer has a finite score or a reason why it has none."""
+"""Whatever a reward does, each answer has a finite score or a reason why it has none; which rule scores which data
+source."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from launcher.config.compose import groups
 from launcher.spec.reward import (
     MAX_SCORE,
     Answer,
@@ -20,16 +22,7 @@ from launcher.spec.reward import (
     score_safely,
     to_score,
 )
-
-
-class Gives(Reward):
-    """Fake: gives what it was made with, for all answers together."""
-
-    def __init__(self, given: Any) -> None:
-        self.given = given
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return self.given
+from launcher.spec.routes import ROUTES, route
 
 
 class Each(Reward):
@@ -41,6 +34,16 @@ class Each(Reward):
     def score(self, answers: Sequence[Answer]) -> list[float]:
         self.asked.append(len(answers))
         return [eval(answer.response) for answer in answers]
+
+
+class Judges(DetailedReward):
+    """Fake: gives these scores as they are."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        return self.given
 
 
 NUMBER, FINITE = "expected a number", "expected a finite number"
@@ -66,7 +69,7 @@ NUMBER, FINITE = "expected a number", "expected a finite number"
     ],
 )  # fmt: skip
 def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reason: str) -> None:
-    found = score_safely(Gives([value, 0.25]), [Answer(""), Answer("")])
+    found = score_safely(Judges(Scores([value, 0.25])), [Answer(""), Answer("")])
     assert list(found.faults) == [reason, ""]
     assert found.total[1] == 0.25
     assert math.isnan(found.total[0]) if score is None else found.total[0] == score
@@ -75,26 +78,11 @@ def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reas
 
 def test_where_it_raises_only_the_answer_at_fault_is_without_a_score() -> None:
     reward = Each()
+    assert score_safely(reward, []) == Scores([], {}, []) and reward.asked == [], "nothing is asked about nothing"
     found = score_safely(reward, [Answer(text) for text in ("1", "1 / 0", "[][0]", "0.5")])
     assert [x for x in found.total if not math.isnan(x)] == [1.0, 0.5]
     assert [reason.partition(":")[0] for reason in found.faults] == ["", "ZeroDivisionError", "IndexError", ""]
     assert reward.asked == [4, 1, 1, 1, 1]  # each once more, and no more
-
-
-def test_nothing_is_asked_about_nothing() -> None:
-    reward = Each()
-    assert score_safely(reward, []) == Scores([], {}, [])
-    assert reward.asked == []
-
-
-class Judges(DetailedReward):
-    """Fake: gives these scores as they are."""
-
-    def __init__(self, given: Any) -> None:
-        self.given = given
-
-    def judge(self, answers: Sequence[Answer]) -> Scores:
-        return self.given
 
 
 ONES = [1.0, 1.0]
@@ -135,3 +123,30 @@ def test_a_part_that_is_no_number_is_nan() -> None:
 )
 def test_a_part_is_named_as_a_metric_can_be(name: Any, fits: bool) -> None:
     assert is_metric_name(name) is fits
+
+
+@pytest.mark.parametrize(
+    ("source", "own", "rule"),
+    [
+        ("openai/gsm8k", None, "gsm8k"),
+        ("gsm8k", None, "gsm8k"),  # verl's own router does not know it, and ends at the first reward
+        ("GSM8K", None, "gsm8k"),
+        ("lighteval/MATH", None, "math"),
+        ("HuggingFaceH4/MATH-500", None, "math"),
+        ("aime2024", None, "math"),  # by its beginning
+        ("codecontests", None, "code"),
+        ("taco", None, "code"),
+        ("unknown", None, None),
+        ("", None, None),
+        # a person's own come first and are exact
+        ("mine", {"mine": "exact"}, "exact"),
+        ("gsm8k", {"gsm8k": "math"}, "math"),
+        ("Mine", {"mine": "exact"}, None),
+    ],
+)
+def test_which_rule_scores_a_data_source(source: str, own: dict[str, str] | None, rule: str | None) -> None:
+    assert route(source, own) == rule
+
+
+def test_every_rule_is_a_choice_of_the_group() -> None:
+    assert set(ROUTES.values()) <= set(groups()["reward"])

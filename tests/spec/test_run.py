@@ -1,4 +1,5 @@
-"""What follows from a run's settings: sizes of batches, steps, learning rates, and which settings contradict others."""
+"""What follows from a run's settings: sizes of batches, steps, learning rates, which settings contradict others; and
+which algorithms an engine takes, by what they need and define, not by their names."""
 
 from __future__ import annotations
 
@@ -8,8 +9,13 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from launcher.algorithms import grpo
+from launcher.algorithms.ppo import PPO
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
+from launcher.core.settings import settings
+from launcher.engines.torch import Torch
+from launcher.spec.algorithm import Algorithm
 from launcher.spec.run import usual_lr
 from launcher.spec.stored import from_yaml, to_node
 
@@ -81,3 +87,47 @@ def test_a_run_of_an_earlier_version_is_read() -> None:
     node["reward"]["max_tests"] = 3
     with pytest.raises(ValidationError, match="max_tests"):
         from_yaml(yaml.safe_dump(node))
+
+
+@settings
+class Own(grpo.GRPO):
+    """A subclass of one's own."""
+
+
+@settings
+class Bare(Algorithm):
+    def loss(self, new: Any, batch: Any) -> Any:
+        return new.logp.sum(), {}
+
+
+@settings
+class WithCritic(Bare):
+    needs = frozenset({"critic"})
+
+
+@settings
+class WithTeacher(Bare):
+    needs = frozenset({"teacher", "old"})
+
+
+@settings
+class OfImages(Bare):
+    data = "images"
+
+
+@pytest.mark.parametrize("algorithm", [Own(), Bare(), Own(kl_loss_coef=0.1), PPO()])
+def test_a_class_of_ones_own_is_as_good_as_ours(algorithm: Algorithm) -> None:
+    assert Torch().supports(algorithm) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (WithTeacher(), "algorithm: WithTeacher needs teacher, which Torch does not compute; use one that needs only"),
+        (OfImages(), "algorithm: OfImages learns from images, which Torch does not read; use one that learns from"),
+        (WithCritic(), "algorithm: WithCritic needs a critic and defines no value_loss; define value_loss in it"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_named(algorithm: Algorithm, expected: str) -> None:
+    (problem,) = Torch().supports(algorithm)
+    assert str(problem).startswith(expected) and problem.code == "not-supported"

@@ -46,7 +46,11 @@ def show(target: Target = None, config_dir: ConfigDir = None) -> CommandAnswer:
         ]
         return CommandAnswer(node, lambda: _say_groups(overview))
     sections = groups.sections(target, config_dir)
-    return CommandAnswer([_section_node(section) for section in sections], lambda: _say_sections(sections))
+    nodes = [
+        {"class": each.title, "says": each.description, "choices": each.choices, "also": each.also,
+         "settings": [_setting_node(setting, each) for setting in each.settings]} for each in sections
+    ]  # fmt: skip
+    return CommandAnswer(nodes, lambda: _say_sections(sections))
 
 
 def _say_groups(overview: list[Group]) -> None:
@@ -78,12 +82,6 @@ def _say_setting(row: Setting, chosen: str) -> None:
     line = Text.assemble((row.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
     out.print(line.append(f" · this choice: {printable(chosen)}" if chosen else "", "bold"), soft_wrap=True)
     say_table(make_table(["", ""], [("  ", row.description)], whole=()))
-
-
-def _section_node(section: Section) -> dict[str, Any]:
-    settings = [_setting_node(each, section) for each in section.settings]
-    return {"class": section.title, "says": section.description, "choices": section.choices, "also": section.also,
-            "settings": settings}  # fmt: skip
 
 
 def _setting_node(row: Setting, section: Section) -> dict[str, Any]:

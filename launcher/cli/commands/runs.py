@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -65,29 +66,28 @@ def fitting_columns(rows: list[dict[str, str]], width: int) -> list[str]:
 
 
 def show(name: LogOrRunName, root: Root = Path("runs")) -> CommandAnswer:
-    run = _find_run(name, root)
-    if isinstance(run, CommandAnswer):
-        return run
-    run_attempts = read_attempts(run.folder)
-    node = {**views.run_node(run), "attempts": run_attempts}
-    return CommandAnswer(node, lambda: _say_run(run, run_attempts))
+    def page(run: store.Run) -> CommandAnswer:
+        tried = read_attempts(run.folder)
+        return CommandAnswer({**views.run_node(run), "attempts": tried}, lambda: _say_run(run, tried))
+
+    return _answer_of(name, root, page)
 
 
 def status(name: LogOrRunName, root: Root = Path("runs")) -> CommandAnswer:
-    run = _find_run(name, root)
-    if isinstance(run, CommandAnswer):
-        return run
-    return CommandAnswer(views.run_node(run), lambda: say(views.status_line(run.folder.name, run.state)))
+    def line(run: store.Run) -> CommandAnswer:
+        return CommandAnswer(views.run_node(run), lambda: say(views.status_line(run.folder.name, run.state)))
+
+    return _answer_of(name, root, line)
 
 
-def _find_run(name: str, root: Path) -> store.Run | CommandAnswer:
-    """The run of that name, or a log as a run; for a sweep, the answer with the state of each point."""
+def _answer_of(name: str, root: Path, answer: Callable[[store.Run], CommandAnswer]) -> CommandAnswer:
+    """The answer for the run of that name, or for a log as a run; for a sweep, the state of each point."""
     if sweep := store.named(name, root, SWEEP):
         from launcher.cli.commands.sweep import answer_sweep  # noqa: PLC0415  # late: it loads what plans runs
 
         return answer_sweep(sweep.path)
     source = find(name, root)
-    return store.Run(source.folder, record_of(source).state) if source.log else store.see(source.folder)
+    return answer(store.Run(source.folder, record_of(source).state) if source.log else store.see(source.folder))
 
 
 def _say_run(run: store.Run, tried: list[Attempt]) -> None:

@@ -19,7 +19,7 @@ from launcher.logger.log_following import report_log
 from launcher.logger.sender import deliver_waiting
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
-from launcher.spec.trackers import TRACKERS, unknown_trackers
+from launcher.spec.trackers import TRACKERS, missing_package, unknown_trackers
 from launcher.trackers.sending import Sender, Sent
 
 To = Annotated[str | None, typer.Option(metavar="TRACKER", help=f"{', '.join(TRACKERS)}.")]
@@ -54,7 +54,10 @@ def track(
         return _report_log(name, job or os.environ.get("JOB_UUID", ""), url, follow)
     if job:
         raise Problems(Problem("--job", "cannot go with --to", "use one of them"))
-    _check_tracker(to)
+    if unknown := unknown_trackers([to], "--to"):
+        raise Problems(unknown)
+    if fix := missing_package(to):
+        raise Problems(Problem("--to", f"{to} is not installed", fix, "not-installed"))
     folder = store.find(name, root)
     sent = _send(to, folder, follow)
     view = {"run": folder.name, "tracker": to, **asdict(sent)}
@@ -73,14 +76,6 @@ def _report_log(name: str, job: str, url: str, follow: bool) -> CommandAnswer:
     became = f"reported to job {job}" if arrived else "read, not all have arrived: rlrun track --spool sends the rest"
     view = {"job": job, "steps": steps, "arrived": arrived}
     return CommandAnswer(view, lambda: say(f"{steps} steps of {name} {became}"), exit_code=int(not arrived))
-
-
-def _check_tracker(to: str) -> None:
-    """Raises `Problems` where there is no such tracker, or its library is missing."""
-    if problems := unknown_trackers([to], "--to"):
-        raise Problems(problems)
-    if not TRACKERS[to].installed:
-        raise Problems(Problem("--to", f"{TRACKERS[to].package} is not installed", TRACKERS[to].fix, "not-installed"))
 
 
 def _send(to: str, folder: Folder, follow: bool) -> Sent:

@@ -108,15 +108,16 @@ def _look_up(values: Mapping[str, str], plain: str) -> str | None:
     return next((values[each] for each in spellings if each in values), None)
 
 
-def _whole_number(value: float | None) -> int | None:
-    return int(value) if value is not None and value == int(value) else None
+def _whole_number(text: str) -> int | None:
+    found = number(text)
+    return int(found) if found is not None and found.is_integer() else None
 
 
 # ---- processes and memory
 
 
 def _gpus(value: str, run: RunContext) -> list[str]:
-    per_node = _whole_number(number(value)) or "GPUS"
+    per_node = _whole_number(value) or "GPUS"
     if run.is_on("use_cpu", "no_cuda"):
         return [f"hardware.nproc_per_node={per_node}"]
     return [*(() if run.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={per_node}"]
@@ -141,7 +142,7 @@ def _bf16(value: str, run: RunContext) -> list[str] | None:
 def _lora(value: str, run: RunContext, *, rank: int, alpha: int, scale_by_rank: bool = False) -> list[str] | None:
     """The rank, and where no alpha is typed, the project's default: `alpha`, times the rank with `scale_by_rank`."""
     plain = _normalize(value)
-    requested = rank if plain in ("true", "yes", "on", "lora") else _whole_number(number(plain))
+    requested = rank if plain in ("true", "yes", "on", "lora") else _whole_number(plain)
     if requested is None:
         return [] if is_off(plain) or plain == "full" else None
     words = [f"model.lora_rank={requested}"]
@@ -208,7 +209,7 @@ def _betas(value: str, run: RunContext) -> list[str]:
 
 def _steps(value: str, run: RunContext, setting: str) -> list[str]:
     """A number of steps; for a fraction of all steps the user has to say how many these are."""
-    steps = _whole_number(number(value))
+    steps = _whole_number(value)
     return [f"{setting}={'STEPS' if steps is None else steps}"]
 
 

@@ -3,7 +3,7 @@ setting of ours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -129,8 +129,9 @@ def table() -> Table:
     entries = [*node["entries"], *verl.read()["settings"]]
     meanings = tuple(_read_entry(entry, [*projects, OTHER]) for entry in entries)
     named: dict[str, list[Translation]] = {}
-    for name, meaning in _name_meaning_pairs(meanings):
-        named.setdefault(name, []).append(meaning)
+    for meaning in meanings:
+        for name in dict.fromkeys(name for names in meaning.names.values() for name in names):
+            named.setdefault(name, []).append(meaning)
     return Table(
         projects, meanings, node["choices"], node["absent"], {name: tuple(found) for name, found in named.items()}
     )
@@ -140,10 +141,3 @@ def _read_entry(entry: dict[str, Any], sources: list[str]) -> Translation:
     fields = {key: value for key, value in entry.items() if key not in sources}
     names = {source: tuple(entry[source].split()) for source in sources if source in entry}
     return Translation(names, **fields | {key: tuple(entry.get(key, "").split()) for key in LISTS})
-
-
-def _name_meaning_pairs(meanings: tuple[Translation, ...]) -> Iterator[tuple[str, Translation]]:
-    """Each name with each of its meanings, once."""
-    for meaning in meanings:
-        for name in dict.fromkeys(name for names in meaning.names.values() for name in names):
-            yield name, meaning

@@ -93,7 +93,10 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
         if choice not in known[top]:
             raise Problems(Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice"))
         add_code_dir(config_dir)
-        return [_choice_section(top, _choice(top, choice, config_dir))]
+        chosen = _choice(top, choice, config_dir)
+        sets = {f"{top}.{key}": value for key, value in chosen.sets.items()}
+        title, settings = chosen.cls.__name__, list(settings_of(chosen.cls, top))
+        return [Section(title, class_doc(chosen.cls), settings, [f"{top}={choice}"], sets=sets)]
     found = list(_class_sections(top, choices(top, config_dir))) if top in known else [_plain_section(top)]
     return _narrow(found, target) if rest else found
 
@@ -117,12 +120,6 @@ def _plain_section(name: str) -> Section:
     message = class_doc(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
     settings = list(settings_of(RunSpec, "", only=[name]))
     return Section(name, message or declaration(RunSpec, name).description, settings)
-
-
-def _choice_section(name: str, choice: Choice) -> Section:
-    sets = {f"{name}.{key}": value for key, value in choice.sets.items()}
-    settings = list(settings_of(choice.cls, name))
-    return Section(choice.cls.__name__, class_doc(choice.cls), settings, [f"{name}={choice.name}"], sets=sets)
 
 
 def _class_sections(name: str, group_choices: list[Choice]) -> Iterator[Section]:

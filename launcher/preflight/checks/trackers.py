@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.core.check_result import CheckResult
 from launcher.preflight.checks.context import Context
-from launcher.spec.trackers import LOGGER, TRACKERS, trackers_of
+from launcher.spec.trackers import LOGGER, missing_package, trackers_of
 
 WANDB_HOST = "api.wandb.ai"
 
@@ -19,10 +19,10 @@ WANDB_HOST = "api.wandb.ai"
 def check(context: Context) -> Iterator[CheckResult]:
     """A failure for a missing library, a warning for what only delays the curves."""
     names = trackers_of(context.run.trainer.logger)
-    missing = [name for name in names if not TRACKERS[name].installed]
-    for name in missing:
-        message = f"{name} needs the package {TRACKERS[name].package}, which is not installed"
-        yield CheckResult(context.missing_level, LOGGER, message, f"{TRACKERS[name].fix}, or leave {name} out")
+    missing = {name: fix for name in names if (fix := missing_package(name))}
+    for name, fix in missing.items():
+        message = f"{name} needs the package {name}, which is not installed"
+        yield CheckResult(context.missing_level, LOGGER, message, f"{fix}, or leave {name} out")
     if "wandb" in names and not _wandb_has_key():
         message = "wandb has no key: WANDB_API_KEY is not set, and wandb login was not run"
         fix = "export WANDB_API_KEY=KEY (https://wandb.ai/authorize), or WANDB_MODE=offline"
