@@ -135,6 +135,7 @@ def test_a_bad_row_is_refused_whole_and_its_neighbours_are_read(
     ("x.jsonl.gz", gzip.compress(b"\n \n", mtime=0), [("", "the file is empty")]),
     ("x.txt", b"a,b", [("", f"the ending of 'x.txt' is not known; expected {ENDED}")]),
     ("folder.jsonl", None, [("", "cannot be read: is a folder, not a file")]),
+    ("pipe.jsonl", None, [("", "cannot be read: is a pipe, not a file")]),  # and is not waited for
     ("gone.jsonl", None, [("", "cannot be read: no such file or directory")]),
     # CSV, as RFC 4180 says
     ("x.csv", b"a,b\r\n1,2\r\n\r\n1,2", [("2", AB), ("4", AB)]),
@@ -172,6 +173,7 @@ def test_what_a_file_holds(tmp_path: Path, monkeypatch: Any, name: str, content:
     """A refused row among these ends the reading."""
     monkeypatch.chdir(tmp_path)
     Path("folder.jsonl").mkdir()
+    os.mkfifo("pipe.jsonl")
     found = read(Path(name), content)
     assert shown(found) == expected
     assert all(row.ends_file and row.where.startswith(name) for row in found if isinstance(row, RefusedRow))
