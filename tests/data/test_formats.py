@@ -86,6 +86,8 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "answers": [
         ({"question": "1+1?", "anwser": "2"}, "answer is missing; it has anwser, question; did you mean answer?"),
         ({}, "prompt is missing; it has no keys"),
+        ({"data": [{"prompt": "q"}]}, "prompt is missing; it has data; data holds the rows: write one on each line,"
+                                      " jq -c '.data[]' FILE > rows.jsonl"),
         ({f"k{n}": n for n in range(9)}, "prompt is missing; it has k0, k1, k2, k3, k4, k5, k6, k7 and 1 more"),
         ({"a\nb": 1}, r"prompt is missing; it has 'a\nb'"),  # one line stays one line
         ({"prompt": "p"}, "response is missing; it has prompt"),

@@ -134,6 +134,10 @@ def test_a_bad_row_is_refused_whole_and_its_neighbours_are_read(
     ("x.jsonl.gz", GOOD, [("1", {"prompt": "a"})]),
     ("x.jsonl.gz", gzip.compress(b"\n \n", mtime=0), [("", "the file is empty")]),
     ("x.txt", b"a,b", [("", f"the ending of 'x.txt' is not known; expected {ENDED}")]),
+    ("a.jsonl.zst", b"x", [("", "the ending of 'a.jsonl.zst' is not known; unpack it: zstd -d a.jsonl.zst")]),
+    ("a.tar.gz", b"x", [("", "the ending of 'a.tar.gz' is not known; unpack it: tar xzf a.tar.gz")]),
+    ("a.json", b'{\n "version": 1,\n "data": [\n  {"prompt": "q"}]}', [("", "one object over several lines holds the"
+     " rows; write one on each line: jq -c '.data[]' a.json > rows.jsonl")]),
     ("folder.jsonl", None, [("", "cannot be read: is a folder, not a file")]),
     ("pipe.jsonl", None, [("", "cannot be read: is a pipe, not a file")]),  # and is not waited for
     ("gone.jsonl", None, [("", "cannot be read: no such file or directory")]),
