@@ -87,7 +87,7 @@ class Converter:
                 for table in self._convert(chunk, name):
                     yield table
                     self.rows += table.num_rows
-                    self.log.passed(table.num_rows)
+                    self.log.rows += table.num_rows
 
     def _convert(self, chunk: Chunk, name: str) -> Iterator[pa.Table]:
         """The good rows of a chunk, in columns where it allows that."""

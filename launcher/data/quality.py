@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
 
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, asked
-
-
-class Twice(NamedTuple):
-    """A held-out row and the training row with the same prompt."""
-
-    where: str
-    first: str
 
 
 def count_repeats(rows: Sequence[Row], kind: Kind) -> int:
@@ -29,11 +21,7 @@ def _content(row: Row, kind: Kind) -> Hashable:
     return asked(row), last_answer, row.rejected
 
 
-def in_both(train: Sequence[Row], val: Sequence[Row]) -> Iterator[Twice]:
-    """Each held-out row whose prompt is in the training rows."""
-    first = dict[Hashable, str]()
-    for row in train:
-        first.setdefault(asked(row), row.where)
-    for row in val:
-        if where := first.get(asked(row)):
-            yield Twice(row.where, where)
+def in_both(train: Sequence[Row], val: Sequence[Row]) -> list[tuple[str, str]]:
+    """The place of each held-out row whose prompt is trained on, with that of the first such training row."""
+    first = {asked(row): row.where for row in reversed(train)}
+    return [(row.where, first[asked(row)]) for row in val if asked(row) in first]

@@ -31,7 +31,6 @@ class RefusedLog:
         if path and path.is_file():  # do not remove a device or a pipe
             path.unlink()
         self.rows = 0
-        self.good = 0
         self.refused = 0
         self.wanted = 0
         """Refused rows that a setting asks to leave out."""
@@ -58,13 +57,8 @@ class RefusedLog:
             if isinstance(item, RefusedRow):
                 self.keep(item)
             else:
-                self.passed(1)
+                self.rows += 1
                 yield item
-
-    def passed(self, rows: int) -> None:
-        """Count good rows."""
-        self.rows += rows
-        self.good += rows
 
     def keep(self, refused: RefusedRow) -> None:
         """Count the row and append it to the file. Raises `OSError` when the file cannot be made."""
@@ -80,6 +74,10 @@ class RefusedLog:
         if self._log is None:
             self._log = AppendOnlyFile.open(self.path)
         self._log.append(json.dumps({"where": refused.where, "reason": refused.reason, "raw": refused.raw}))
+
+    @property
+    def good(self) -> int:
+        return self.rows - self.refused
 
     @property
     def bad(self) -> int:

@@ -306,10 +306,13 @@ class Encoder:
     @cached_property
     def _takes_parts(self) -> bool:
         """Whether the template takes contents only as lists of parts, as vision models' templates do."""
-        write = partial(self.tokenizer.apply_chat_template, tokenize=False)
         turn = {"role": "user", "content": PROBE}
-        plain, parted = (try_call(partial(write, [form]), TEMPLATE) for form in (turn, with_parts(turn)))
-        return not _has_probe(plain) and _has_probe(parted)
+        return not self._probed([turn]) and bool(self._probed([with_parts(turn)]))
+
+    def _probed(self, turns: Sequence[Turn]) -> str:
+        """What the template writes of turns that hold `PROBE`; empty where it fails, or leaves that out."""
+        text = try_call(partial(self.tokenizer.apply_chat_template, turns, tokenize=False), TEMPLATE)
+        return text if isinstance(text, str) and PROBE in text else ""
 
     @cached_property
     def _call_forms(self) -> set[tuple[bool, bool]]:
@@ -321,8 +324,8 @@ class Encoder:
             call = {"type": "function", "id": "call00001", "function": function}
             turn = {"role": "assistant", "content": None if is_null else "", "tool_calls": [call]}
             turns = [with_parts(one) if self._takes_parts else one for one in ({"role": "user", "content": "?"}, turn)]
-            text = try_call(partial(self.tokenizer.apply_chat_template, turns, tokenize=False), TEMPLATE)
-            if _has_probe(text) and "\\" not in str(text):  # a backslash: JSON text was encoded again
+            text = self._probed(turns)
+            if text and "\\" not in text:  # a backslash: JSON text was encoded again
                 forms.add((as_text, is_null))
         return forms
 
@@ -393,10 +396,6 @@ def prompt_lengths(sequences: Sequence[Tokens]) -> list[int]:
 
 
 # ---- texts
-
-
-def _has_probe(text: str | CallFailure) -> bool:
-    return isinstance(text, str) and PROBE in text
 
 
 def common_length(ids: Sequence[Any], others: Sequence[Any]) -> int:

@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from launcher.core.problems import Problems
 from launcher.data import convert
 from launcher.data.convert import Converter
 from launcher.data.files import Files
+from launcher.data.prepare import prepare
 from launcher.data.reader import read_rows
 from launcher.data.refused import RefusedLog
 from launcher.spec.data import Row
@@ -23,7 +25,6 @@ from launcher.spec.data import Row
 QUESTION = 'How many "clips"?\nNone, or 5 \u00e9\u4e2d\U0001f600'
 SOLUTION = "In May 48/2 = <<48/2=24>>24 clips.\n#### 1,024"
 GSM8K = {"question": QUESTION, "answer": SOLUTION}
-ASK, SAY = {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}
 
 
 def converted(
@@ -48,19 +49,28 @@ def lines(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-def test_gsm8k_has_verls_columns(tmp_path: Path) -> None:
-    rows, refused = converted(lines(tmp_path / "a.jsonl", [GSM8K]), tmp_path, "prompts", format="gsm8k")
-    assert refused == []
-    asked = f'{QUESTION} Let\'s think step by step and output the final answer after "####".'
-    assert rows == [
-        {
-            "data_source": "openai/gsm8k",
-            "prompt": [{"role": "user", "content": asked}],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": "1024"},
-            "extra_info": {"split": "train", "index": 0},
-        }
-    ]
+def asking(*contents: str) -> list[dict[str, str]]:
+    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(contents)]
+
+
+EXTRA = {"extra_info": {"split": "train", "index": 0}}
+HH = {"prompt": "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: And\n\nmore?\n\nAssistant:", "chosen": " Yes.",
+      "rejected": " No.", "response": " Yes."}  # fmt: skip
+
+
+@pytest.mark.parametrize(("format", "kind", "row", "expected"), [
+    ("gsm8k", "prompts", GSM8K, {
+        "data_source": "openai/gsm8k", "ability": "math",
+        "prompt": asking(f'{QUESTION} Let\'s think step by step and output the final answer after "####".'),
+        "reward_model": {"style": "rule", "ground_truth": "1024"}, **EXTRA,
+    }),
+    ("hh", "pairs", HH, {
+        "data_source": "Dahoas/full-hh-rlhf", "ability": "alignment", "prompt": asking("Hi", "Hello.", "And\n\nmore?"),
+        "chosen": "Yes.", "rejected": "No.", **EXTRA,
+    }),
+])  # fmt: skip
+def test_known_datasets_have_verls_columns(tmp_path: Path, format: Any, kind: Any, row: Any, expected: Any) -> None:
+    assert converted(lines(tmp_path / "a.jsonl", [row]), tmp_path, kind, format=format) == ([expected], [])
 
 
 FORMS = [
@@ -168,56 +178,43 @@ def test_any_rows_come_out_equal_and_none_is_lost(
     rows=st.lists(st.fixed_dictionaries({"prompt": TEXTS, "response": TEXTS, "score": st.floats()}), min_size=1),
     kind=st.sampled_from(["answers", "prompts"]),
 )
+@example([{"prompt": "x" * 4_300_000, "response": "b"}, {"prompt": "a", "response": "b"}], "answers")  # it is too long
 def test_parquet_rows_come_out_equal(tmp_path_factory: Any, rows: list[dict[str, Any]], kind: Any) -> None:
     folder = tmp_path_factory.mktemp("any")
     path = folder / "a.parquet"
     for row in rows:
         row.update({key: row[key].encode("utf-8", "ignore").decode() for key in ("prompt", "response")})
     pq.write_table(pa.Table.from_pylist(rows), path)
-    assert converted(path, folder, kind) == converted(path, folder, kind, in_columns=False)
+    good, refused = converted(path, folder, kind)
+    assert (good, refused) == converted(path, folder, kind, in_columns=False)
+    assert len(good) + len(refused) == len(rows)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 16])
-def test_extra_info_grows_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def info(index: int, **own: Any) -> dict[str, Any]:
+    return {"split": "train", "index": index, **own}
+
+
+OTHER_TYPES = "other types than in the rows before"
+GROWING = [{}, {"level": 3}, {"level": 3.5, "tags": ["x"], "index": 99}, {"tags": {"x": 1}}]
+GROWN = [info(0, level=None, tags=None), info(1, level=3.0, tags=None), info(2, level=3.5, tags=["x"])]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 16])
+@pytest.mark.parametrize(("own", "kept", "refused"), [
+    (GROWING, GROWN, ["4"]),
+    ([{"id": 0.5}, {"id": 2**60}], [info(0, id=0.5)], ["2"]),  # a number that the type of others would change
+    ([{"id": 2**60}, {"id": 0.5}], None, []),  # it was written before the others came
+])  # fmt: skip
+def test_extra_info_grows_with_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: list[Any], kept: Any, refused: list[str], chunk: int
+) -> None:
     """Whether rows are looked at together or not; each is read once."""
     monkeypatch.setattr(convert, "_CHUNK_ROWS", chunk)
-    rows = [
-        {"prompt": "a", "answer": "1"},
-        {"prompt": "b", "answer": "2", "extra_info": {"level": 3}},
-        {"prompt": "c", "answer": "3", "extra_info": {"level": 3.5, "tags": ["x"], "index": 99}},
-        {"prompt": "d", "answer": "4", "extra_info": {"tags": {"x": 1}}},  # another type than before
-    ]
-    made, refused = converted(lines(tmp_path / "a.jsonl", rows), tmp_path, "prompts")
-    assert [place for place, _, _ in refused] == ["4"]
-    assert "other types than in the rows before" in refused[0][1]
-    assert [row["extra_info"] for row in made] == [
-        {"split": "train", "index": 0, "level": None, "tags": None},
-        {"split": "train", "index": 1, "level": 3.0, "tags": None},
-        {"split": "train", "index": 2, "level": 3.5, "tags": ["x"]},
-    ]
-
-
-def test_hh_prompts_become_turns(tmp_path: Path) -> None:
-    row = {
-        "prompt": "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: And\n\nmore?\n\nAssistant:",
-        "chosen": " Yes.", "rejected": " No.", "response": " Yes.",
-    }  # fmt: skip
-    [made], refused = converted(lines(tmp_path / "a.jsonl", [row]), tmp_path, "pairs", format="hh")
-    assert refused == []
-    assert made["prompt"] == [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Hello."},
-        {"role": "user", "content": "And\n\nmore?"},
-    ]
-    assert (made["chosen"], made["rejected"], made["data_source"]) == ("Yes.", "No.", "Dahoas/full-hh-rlhf")
-
-
-def test_a_parquet_row_that_is_too_long_is_refused_both_ways(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(
-        pa.Table.from_pylist([{"prompt": "x" * 4_300_000, "response": "b"}, {"prompt": "a", "response": "b"}]), path
-    )
-    rows, refused = converted(path, tmp_path, "answers")
-    assert (rows, refused) == converted(path, tmp_path, "answers", in_columns=False)
-    assert [place for place, _, _ in refused] == ["1"]
-    assert len(rows) == 1
+    path = lines(tmp_path / "a.jsonl", [{"prompt": "a", "answer": "1", "extra_info": more} for more in own])
+    if kept is None:
+        with pytest.raises(Problems, match=OTHER_TYPES):
+            prepare(Files(train_files=(str(path),)), "prompts", tmp_path / "out", lambda _: None)
+        return
+    made, bad = converted(path, tmp_path, "prompts")
+    assert [row["extra_info"] for row in made] == kept
+    assert [(place, OTHER_TYPES in reason) for place, reason, _ in bad] == [(place, True) for place in refused]

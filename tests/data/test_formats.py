@@ -23,26 +23,11 @@ PARTS = [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?", "image":
 ANSWERED = {"prompt": "1+1?", "response": "2"}
 PAIR = {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
 CHAT = {"messages": [USER, BOT]}
+HISTORY, EARLIER = [["a", "b"]], (Message("user", "a"), Message("assistant", "b"), ASKED)
 
 
 def row(**values: Any) -> Row:
     return Row(where="x:1", **values)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (ANSWERED, row(prompt="1+1?", response="2")),
-        ({"prompt": "1+1?", "answer": "2"}, row(prompt="1+1?", response="2")),  # mixed names
-        ({"prompt": [USER], "response": "2"}, row(prompt=(ASKED,), response="2")),
-        ({"messages": [USER | {"content": PARTS}, BOT], "prompt": "x"}, row(prompt=(ASKED, SAID))),
-        ({"messages": None, **ANSWERED}, row(prompt="1+1?", response="2")),
-        ({"prompt": "1+1?", "response": "it is 2", "reward_model": {"ground_truth": 2}, "data_source": "sums"},
-         row(prompt="1+1?", response="it is 2", ground_truth="2", typed_truth=2, data_source="sums")),
-    ],
-)  # fmt: skip
-def test_demonstrations(values: dict[str, Any], expected: Row) -> None:
-    assert to_row("x:1", values, "answers") == expected
 
 
 @pytest.mark.parametrize(
@@ -86,6 +71,7 @@ def test_prompts(values: dict[str, Any], expected: Row, kind: Any) -> None:
         ({"instruction": "1+1?", "chosen": GPT, "rejected": GPT | {"value": "3"}}, "1+1?"),
         ({"conversations": [HUMAN], "system": "be brief", "chosen": "2", "rejected": "3"}, ONE),
         ({**PAIR, "system": "be brief"}, ONE),
+        ({**PAIR, "history": HISTORY}, EARLIER),
         ({"chosen": [USER, BOT], "rejected": [USER, WRONG], "system": "be brief"}, ONE),
         ({"prompt": "1+1?", "chosen": [SYSTEM, USER, BOT], "rejected": [SYSTEM, USER, WRONG], "system": "be brief"},
          ONE),
@@ -100,6 +86,8 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "answers": [
         ({"question": "1+1?", "anwser": "2"}, "answer is missing; it has anwser, question; did you mean answer?"),
         ({}, "prompt is missing; it has no keys"),
+        ({"data": [{"prompt": "q"}]}, "prompt is missing; it has data; data holds the rows: write one on each line,"
+                                      " jq -c '.data[]' FILE > rows.jsonl"),
         ({f"k{n}": n for n in range(9)}, "prompt is missing; it has k0, k1, k2, k3, k4, k5, k6, k7 and 1 more"),
         ({"a\nb": 1}, r"prompt is missing; it has 'a\nb'"),  # one line stays one line
         ({"prompt": "p"}, "response is missing; it has prompt"),
@@ -194,6 +182,7 @@ def test_named_keys_are_used_and_must_be_there() -> None:
     assert to_row("x:1", pair, "pairs", prompt_key="q") == row(prompt="1+1?", response="2", rejected="3")
     chat = to_row("x:1", {"chat": [USER, BOT], "system": "be brief"}, "answers", prompt_key="chat")
     assert chat == row(prompt=(*ONE, SAID))
+    assert to_row("x:1", {**CHAT, "prompt": "x"}, "answers") == row(prompt=(ASKED, SAID))  # messages go before
     no_answer_leaks = to_row("x:1", {**CHAT, "label": 7}, "prompts", response_key="label")
     assert no_answer_leaks == row(prompt=(ASKED,), ground_truth="7")
 
@@ -201,6 +190,15 @@ def test_named_keys_are_used_and_must_be_there() -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
+        (ANSWERED, row(prompt="1+1?", response="2")),
+        ({"prompt": "1+1?", "answer": "2"}, row(prompt="1+1?", response="2")),  # mixed names
+        ({"prompt": [USER], "response": "2"}, row(prompt=(ASKED,), response="2")),
+        ({"messages": [USER | {"content": PARTS}, BOT]}, row(prompt=(ASKED, SAID))),
+        ({"messages": None, **ANSWERED}, row(prompt="1+1?", response="2")),
+        ({"prompt": "1+1?", "response": "it is 2", "reward_model": {"ground_truth": 2}, "data_source": "sums"},
+         row(prompt="1+1?", response="it is 2", ground_truth="2", typed_truth=2, data_source="sums")),
+        *(({**ANSWERED, "history": history}, row(prompt=(*EARLIER, SAID)))  # learned, as in its programs
+          for history in (HISTORY, json.dumps(HISTORY), [USER | {"content": "a"}, BOT | {"content": "b"}])),
         ({"instruction": "1+1?", "input": " ", "system": "", "history": [], "output": "2"},
          row(prompt="1+1?", response="2")),
         ({"instruction": "Add.", "input": "1+1", "output": "2"}, row(prompt="Add.\n1+1", response="2")),
@@ -224,8 +222,8 @@ def test_named_keys_are_used_and_must_be_there() -> None:
 def test_other_shapes_as_demonstrations_and_as_prompts(values: dict[str, Any], expected: Row) -> None:
     assert to_row("x:1", values, "answers") == expected
     found = to_row("x:1", values, "prompts")
-    assert isinstance(found, Row)
     turns = expected.prompt[:-1] if expected.response is None else expected.prompt
+    assert isinstance(found, Row)
     assert (found.prompt, found.response, found.ground_truth) == (turns, None, "2")
 
 
@@ -243,17 +241,6 @@ def test_an_instruction_follows_what_is_asked() -> None:
 
 
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
-
-
-def test_a_history_counts_beside_a_prompt_of_text_alone() -> None:
-    for values in (CHAT, {**ANSWERED, "prompt": [USER]}, {"conversations": [HUMAN, GPT]}):
-        assert isinstance(to_row("x:1", {**values, "history": [["a", "b"]]}, "answers"), Row)
-    turns = (Message("user", "a"), Message("assistant", "b"), ASKED)
-    for history in ([["a", "b"]], json.dumps([["a", "b"]]), [USER | {"content": "a"}, BOT | {"content": "b"}]):
-        values = {**ANSWERED, "history": history}
-        assert to_row("x:1", values, "answers") == row(prompt=(*turns, SAID))  # learned, as in its programs
-        assert to_row("x:1", values, "prompts") == row(prompt=turns, ground_truth="2")
-        assert to_row("x:1", {**PAIR, "history": history}, "pairs") == row(prompt=turns, response="2", rejected="3")
 
 
 @pytest.mark.parametrize(("kind", "values"), [("answers", CHAT), ("pairs", PAIR)])

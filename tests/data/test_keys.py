@@ -87,18 +87,3 @@ def test_a_number_that_is_none_refuses_a_row_only_where_it_is_read(tmp_path: Pat
     first, second = Files(train_files=(str(path),)).read("train", "prompts")
     assert isinstance(first, Row) and not warnings_of(first)
     assert isinstance(second, RefusedRow) and "ground_truth is nan" in second.reason
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "fix"),
-    [
-        ("a.jsonl.zst", "x", "unpack it: zstd -d "),
-        ("a.tar.gz", "x", "unpack it: tar xzf "),
-        ("a.json", '{"data": [{"prompt": "q"}]}', "data holds the rows: write one on each line, jq -c"),
-        ("a.json", '{\n "version": 1,\n "data": [\n  {"prompt": "q"}]}', "write one on each line: jq -c '.data[]' "),
-    ],
-)
-def test_what_holds_rows_otherwise_has_a_remedy(tmp_path: Path, name: str, content: str, fix: str) -> None:
-    (tmp_path / name).write_text(content)
-    (found,) = Files(train_files=(str(tmp_path / name),)).read("train", "answers")
-    assert isinstance(found, RefusedRow) and fix in found.reason

@@ -80,13 +80,8 @@ def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, o
     assert (made.rows, made.refused) == ({"train": 1}, 1)
     for path in (kept, out / "refused.jsonl"):
         assert json.loads(path.read_text())["where"] == f"{tmp_path}/a.jsonl:2"
-
-
-def test_rows_that_hold_nothing_of_the_kind_are_a_problem(tmp_path: Path, out: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("{}\n")
     with pytest.raises(Problems, match="no row can be prepared for pairs"):
-        prepare(Files(train_files=(str(path),), on_bad_row="skip"), "pairs", out, nothing)
+        prepare(replace(files, on_bad_row="skip"), "pairs", tmp_path / "pairs", nothing)
 
 
 def test_it_tells_how_far_it_is(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,25 +168,6 @@ def test_a_ground_truth_keeps_its_type(tmp_path: Path, out: Path, truths: list[A
         if isinstance(row, Row)
     ]
     assert (found, [*map(type, found)]) == (truths, [*map(type, truths)])
-
-
-@pytest.mark.parametrize("chunk", [1, 2])
-@pytest.mark.parametrize(("numbers", "refused"), [([2**60, 0.5], 2), ([0.5, 2**60], 1)])
-def test_a_number_that_the_type_of_others_would_change_is_refused(
-    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[float], refused: int, chunk: int
-) -> None:
-    """The row alone, or where it was written before the others came, the file."""
-    monkeypatch.setattr("launcher.data.convert._CHUNK_ROWS", chunk)
-    file = tmp_path / "ids.jsonl"
-    lines = [{"prompt": "1?", "answer": "1", "extra_info": {"id": number}} for number in numbers]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files = Files(train_files=(str(file),), on_bad_row="skip")
-    if refused == 2:
-        with pytest.raises(Problems, match="has other types than in the rows before"):
-            prepare(files, "prompts", out, nothing)
-    else:
-        made = prepare(files, "prompts", out, nothing)
-        assert (made.rows, made.refused) == ({"train": 1}, refused)
 
 
 def test_fields_that_parquet_gives_all_turns_are_missing_where_they_are_null(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -95,12 +94,8 @@ def holds() -> Callable[[Path, dict[str, bytes]], bool]:
     """Whether a folder holds exactly these files with these bytes, and otherwise only what is ours."""
 
     def check(folder: Path, files: dict[str, bytes]) -> bool:
-        there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-        theirs = {name: path for name, path in there.items() if not name.startswith(".rlrun/")}
-        return theirs.keys() == files.keys() and all(
-            hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(files[name]).digest()
-            for name, path in theirs.items()
-        )
+        there = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return {name: data for name, data in there.items() if not name.startswith(".rlrun/")} == files
 
     return check
 

@@ -69,7 +69,7 @@ def rows(folder: str, kind: Any, split: str = "train") -> list[Row]:
 
 
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
-def test_gsm8k_is_prepared_by_its_name_from_either_hub(place: Any, source: str) -> None:
+def test_gsm8k_is_prepared_by_its_name_from_either_hub_and_fetched_once(place: Any, source: str) -> None:
     made = rlrun("prepare", "gsm8k", f"data.source={source}")
     assert (made["kind"], made["rows"], made["refused"]) == ("prompts", {"train": 4, "val": 1}, 0)
     assert all(f"/raw/{source}/openai/gsm8k/" in file for file in made["sources"])
@@ -77,15 +77,11 @@ def test_gsm8k_is_prepared_by_its_name_from_either_hub(place: Any, source: str) 
     asked = 'Let\'s think step by step and output the final answer after "####".'
     assert row.prompt == (Message("user", f"0+1? {asked}"),)
     assert (row.ground_truth, row.data_source, row.ability) == ("1", "openai/gsm8k", "math")
-    assert not any("socratic" in path for path in place.sent)
-
-
-def test_it_is_fetched_once(place: Any) -> None:
-    assert rlrun("prepare", "gsm8k")["folder"] == "gsm8k"
+    assert made["folder"] == "gsm8k" and not any("socratic" in path for path in place.sent)
     sent = place.total
     for named in (["gsm8k"], ["openai/gsm8k"], ["openai/gsm8k", "--for", "prompts"]):  # as a plan says to type
-        assert rlrun("prepare", *named)["rows"] == {"train": 4, "val": 1}
-    assert rlrun("prepare", "gsm8k", "--for", "answers")["kind"] == "answers"
+        assert rlrun("prepare", *named, f"data.source={source}")["rows"] == {"train": 4, "val": 1}
+    assert rlrun("prepare", "gsm8k", "--for", "answers", f"data.source={source}")["kind"] == "answers"
     assert place.total == sent  # the files are here
 
 
@@ -143,8 +139,11 @@ def test_without_a_hub_a_dataset_is_here_whole_or_not_at_all(place: Any, monkeyp
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert one.local() == one.fetched(lambda _: None) == downloaded
     assert both.local() is Hub(repo="o/d", revision="v1", train_files=("x/a.jsonl",)).local() is None
-    with pytest.raises(Problems, match="HF_HUB_OFFLINE forbids"):
+    asked = len(place.asked)
+    with pytest.raises(Problems) as caught:
         both.fetched(lambda _: None)
+    line = "o/d: not here, and HF_HUB_OFFLINE forbids to download it; unset HF_HUB_OFFLINE once"
+    assert (caught.value.lines, len(place.asked)) == ([line], asked)
 
 
 def test_plan_asks_no_hub(place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -243,13 +242,3 @@ def test_a_reward_model_deep_in_a_sum_becomes_a_folder(hub: Any, tmp_path: Path)
     found = prepared(replace(run, reward=deep), []).reward
     here = replace(judge, path=str(tmp_path / "store/o/judge"))
     assert found == Auto(parts={"sum": Weighted(parts={"judge": here, "given": run.reward})})
-
-
-def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(Problems) as caught:
-        prepared(hf_run("model.path=o/policy"), [])
-    assert caught.value.lines == [
-        "o/policy: not here, and HF_HUB_OFFLINE forbids to download it; unset HF_HUB_OFFLINE once"
-    ]
-    assert hub.asked == []

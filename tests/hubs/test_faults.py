@@ -45,12 +45,23 @@ def test_a_fault_that_passes(
     assert holds(download.folder, files)
 
 
-@pytest.mark.parametrize(("source", "what"), [("huggingface", "garble"), ("modelscope", "cut"), ("modelscope", "size")])
+@pytest.mark.parametrize(("source", "what", "more"), [
+    ("huggingface", "garble", {}), ("modelscope", "cut", {}), ("modelscope", "size", {}),
+    ("huggingface", "redirect", {"to": "file:///etc/passwd"}), ("modelscope", "redirect", {"to": "file:///etc/passwd"}),
+])  # fmt: skip
 def test_a_fault_that_lasts(
-    what: str, source: str, hub: Any, act: Any, download: Any, files: Any, holds: Any, monkeypatch: pytest.MonkeyPatch
+    what: str,
+    more: Any,
+    source: str,
+    hub: Any,
+    act: Any,
+    download: Any,
+    files: Any,
+    holds: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch, "ATTEMPTS", 1)
-    hub.misbehave(NAME, *[act(what)] * 20)
+    hub.misbehave(NAME, *[act(what, **more)] * 20)
     with pytest.raises(Problems) as caught:
         download(source=source)
     (problem,) = caught.value.problems
@@ -62,14 +73,6 @@ def test_a_fault_that_lasts(
     download(source=source)
     assert holds(download.folder, files)
     assert hub.sent["config.json"] == len(files["config.json"])
-
-
-@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
-def test_a_redirect_to_no_web_server(source: str, hub: Any, act: Any, download: Any, files: Any) -> None:
-    hub.misbehave(NAME, *[act("redirect", to="file:///etc/passwd")] * 20)
-    with pytest.raises(Problems, match=NAME):
-        download(source=source)
-    assert not (download.folder / NAME).exists()
 
 
 def test_what_changed_on_the_hub_is_not_continued(

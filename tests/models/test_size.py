@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -40,15 +39,6 @@ def weights(module: Any) -> int:
 def test_the_catalogue_is_whole() -> None:
     assert {name: size.parameters(model.architecture) for name, model in CHOICES.items()} == PUBLISHED  # type: ignore[arg-type]
     assert [name for name, model in CHOICES.items() if model.gated] == ["llama3-8b-instruct", "llama3-70b-instruct"]
-
-
-@pytest.mark.parametrize("name", ["deepseek-llm-7b-chat", "qwen3-235b-a22b"])
-def test_a_choice_has_as_many_weights_as_the_library_builds(name: str) -> None:
-    shape = CHOICES[name].architecture
-    assert shape
-    node = {key: value for key, value in asdict(shape).items()
-            if key not in ("attention_bias", "qk_norm", "mlp_bias") and value != 0}  # fmt: skip
-    assert weights(built(node)) == PUBLISHED[name]
 
 
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,

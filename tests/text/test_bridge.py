@@ -54,12 +54,6 @@ def tool(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_form_is_seen_in_the_template(name: str) -> None:
-    found = bridge_of(name).form
-    assert found is not None and found.name == FAMILIES[name].form
-
-
-@pytest.mark.parametrize("name", FAMILIES)
 @given(
     at=st.text(st.characters(codec="utf-8", exclude_characters="<>\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"), min_size=1)
 )
@@ -78,12 +72,12 @@ def test_calls_are_read_as_they_are_written(name: str, at: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_template_writes_what_was_read(name: str) -> None:
-    """What is read of a call and put into the template again is the text that was sampled."""
-    bridge = bridge_of(name)
-    text = call_of(name, "the shelf")
-    turn = bridge.turn_of(bridge.read(text))
-    assert text in bridge.encoder.render([{"role": "user", "content": "?"}, turn, tool("x")])
+def test_the_form_is_seen_in_the_template_which_writes_what_was_read(name: str) -> None:
+    bridge, text = bridge_of(name), call_of(name, "the shelf")
+    assert bridge.form is not None and bridge.form.name == FAMILIES[name].form
+    assert text in bridge.encoder.render(
+        [{"role": "user", "content": "?"}, bridge.turn_of(bridge.read(text)), tool("x")]
+    )
 
 
 HERMES, TAGGED, HARMONY, MISTRAL, LLAMA = "hermes", "tagged", "harmony", "mistral", "llama"
@@ -185,17 +179,15 @@ def test_what_stands_between_an_answer_and_the_next_turn(name: str, text: str) -
     assert rewritten == (name in ("qwen3", "qwen3.5", "gpt-oss"))
 
 
-@pytest.mark.parametrize(("name", "end"), [("qwen2.5", "<|endoftext|>"), ("llama3", "<|eom_id|>")])
-def test_a_turn_that_ends_otherwise_than_the_template_writes_it(name: str, end: str) -> None:
-    result, as_written = tool("4 <|im_end|> b"), FAMILIES[name].ends
-    expected, _ = between(name, call_of(name, "it"), as_written, result)
-    assert between(name, call_of(name, "it"), end, result) == (expected, True), "its own end is not written twice"
-
-
-def test_other_words_of_the_same_call_are_a_difference_and_stay() -> None:
-    text, result = call_of("qwen3", "it"), tool("4")
-    expected, _ = between("qwen3", text, "<|im_end|>", result)
-    assert between("qwen3", text.replace(": ", ":"), "<|im_end|>", result) == (expected, True)
+@pytest.mark.parametrize(("name", "text", "end"), [
+    ("qwen2.5", call_of("qwen2.5", "it"), "<|endoftext|>"),  # its own end is not written twice
+    ("llama3", call_of("llama3", "it"), "<|eom_id|>"),
+    ("qwen3", call_of("qwen3", "it").replace(": ", ":"), "<|im_end|>"),  # other words of the same call stay
+])  # fmt: skip
+def test_a_turn_that_ends_or_reads_otherwise_than_the_template_writes_it(name: str, text: str, end: str) -> None:
+    result = tool("4 <|im_end|> b")
+    expected, _ = between(name, call_of(name, "it"), FAMILIES[name].ends, result)
+    assert between(name, text, end, result) == (expected, True)
 
 
 # ---- 10,000 episodes

@@ -150,6 +150,11 @@ FIELD = THINKS.replace(
 )
 
 
+CLOSES = CHATML.partition("{% if add")[0] + (  # as Gemma's, which says that nothing is thought in no finished turn
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<thought></thought>{% endif %}"
+)
+
+
 @pytest.mark.parametrize(("template", "answer", "extra", "learned"), [
     (THINKS, "b", {}, "\n</think>\n\nb"),
     (THINKS, "b", {"reasoning_content": "So."}, "So.\n</think>\n\nb"),
@@ -162,34 +167,23 @@ FIELD = THINKS.replace(
     (FIELD, "b", {}, "\n</think>\n\nb"),
     (FIELD, "<think>So.</think>b", {}, "So.\n</think>\n\nb"),  # the template reads the field alone
     (FIELD, "b", {"reasoning_content": "So."}, "So.\n</think>\n\nb"),
+    (CLOSES, "b", {}, "b"),
+    (CLOSES, "e", {}, "e"),
+    (CLOSES, "<think>So.</think>b", {}, "<think>So.</think>b"),  # other tags than the prompt's are text
 ])  # fmt: skip
 def test_a_reasoning_that_the_prompt_opens_is_closed(
     template: str, answer: str, extra: dict[str, Any], learned: str
 ) -> None:
-    chat = encoder(chat_tokenizer(template))
-    for made in (
-        Row("f:7", "a", answer, response_extra=extra),
-        row((Message("user", "a"), Message("assistant", answer, extra))),
-    ):
+    chat, asked = encoder(chat_tokenizer(template)), Row("f:7", "a", answer, rejected="c", response_extra=extra)
+    for made in (asked, row((Message("user", "a"), Message("assistant", answer, extra)))):
         found = good(chat.demonstration(0, made))
         assert found.ids[: found.mask.index(1)] == good(chat.prompt(0, row("a"))).ids
         assert learnt_texts(chat, found) == [f"{learned}<|im_end|>\n"]
-    pair = chat.pair(0, Row("f:7", "a", answer, rejected="c", response_extra=extra))
+    pair = chat.pair(0, asked)
     assert isinstance(pair, Pair)
     assert learnt_texts(chat, pair.chosen) == [f"{learned}<|im_end|>\n"]
-    assert learnt_texts(chat, pair.rejected) == [
-        ("</think>c" if template == EMPTY else "\n</think>\n\nc") + "<|im_end|>\n"
-    ]
-
-
-def test_what_only_the_prompt_writes_is_read_and_the_answer_is_learned_behind_it() -> None:
-    """As Gemma's, which says that nothing is thought in no finished turn."""
-    closes = "{% if add_generation_prompt %}<|im_start|>assistant\n<thought></thought>{% endif %}"
-    chat = encoder(chat_tokenizer(CHATML.partition("{% if add")[0] + closes))
-    for answer in ("b", "e", "<think>So.</think>b"):  # other tags than the prompt's are text
-        found = good(chat.demonstration(0, row("a", answer)))
-        assert found.ids[: found.mask.index(1)] == good(chat.prompt(0, row("a"))).ids
-        assert learnt_texts(chat, found) == [f"{answer}<|im_end|>\n"]
+    nothing = {EMPTY: "</think>", CLOSES: ""}.get(template, "\n</think>\n\n")
+    assert learnt_texts(chat, pair.rejected) == [f"{nothing}c<|im_end|>\n"]
 
 
 CHANNELS = (
@@ -336,25 +330,26 @@ def test_what_is_too_long_is_cut(truncation: Any, prompt: list[int]) -> None:
     assert (shown.ids, shown.mask) == ([*prompt, 4, 4, 4], [0, 0, 0, 1, 1, 1])
 
 
-def test_what_is_too_long_is_left_out_on_demand_and_the_longest_is_taken() -> None:
-    for truncation, wanted in (("filter", True), ("error", False)):
-        refused = encoder(character_tokenizer("ab>"), max_prompt_length=3, truncation=truncation).prompt(0, row("abb>"))
-        assert isinstance(refused, RefusedRow) and refused.wanted == wanted
-    plain = encoder(character_tokenizer("ab>"), max_prompt_length=3, max_response_length=2)
+@pytest.mark.parametrize(("truncation", "wanted"), [("filter", True), ("error", False)])
+def test_what_is_too_long_is_left_out_on_demand_and_the_longest_is_taken(truncation: Any, wanted: bool) -> None:
+    plain = encoder(character_tokenizer("ab>"), max_prompt_length=3, max_response_length=2, truncation=truncation)
+    refused = plain.prompt(0, row("abb>"))
+    assert isinstance(refused, RefusedRow) and refused.wanted == wanted
     assert len(good(plain.prompt(0, row("aaa"))).ids) == 3
     assert len(good(plain.demonstration(0, row("aaa", "b"))).ids) == 5  # with its end, the answer has 2
 
 
-def test_the_limits_of_a_conversation_are_before_and_from_its_first_answer_on() -> None:
-    turns = row(talk("user: a", "assistant: b", "user: c", "assistant: d"))
-    # <|im_start|>user\na<|im_end|>\n is 9 tokens, <|im_start|>assistant\n 11; an answer with its end is 2, then \n
-    opening, answer = 9 + 11, 2 + 1 + 9 + 11 + 2 + 1
-    taken = encoder(chat_tokenizer(), max_prompt_length=opening, max_response_length=answer)
-    assert len(good(taken.demonstration(0, turns)).ids) == opening + answer
-    short = encoder(chat_tokenizer(), max_prompt_length=opening - 1, max_response_length=answer)
-    assert reason(short.demonstration(0, turns)) == f"prompt has {opening} tokens; data.max_prompt_length is 19"
-    short = encoder(chat_tokenizer(), max_prompt_length=opening, max_response_length=answer - 1)
-    assert reason(short.demonstration(0, turns)) == f"answer has {answer} tokens; data.max_response_length is 25"
+# <|im_start|>user\na<|im_end|>\n is 9 tokens, <|im_start|>assistant\n 11; an answer with its end is 2, then \n
+@pytest.mark.parametrize(("prompt", "answer", "found"), [
+    (20, 26, 46), (19, 26, "prompt has 20 tokens; data.max_prompt_length is 19"),
+    (20, 25, "answer has 26 tokens; data.max_response_length is 25"),
+])  # fmt: skip
+def test_the_limits_of_a_conversation_are_before_and_from_its_first_answer_on(
+    prompt: int, answer: int, found: int | str
+) -> None:
+    chat = encoder(chat_tokenizer(), max_prompt_length=prompt, max_response_length=answer)
+    made = chat.demonstration(0, row(talk("user: a", "assistant: b", "user: c", "assistant: d")))
+    assert (len(made.ids) if isinstance(made, Tokens) else reason(made)) == found
 
 
 def test_a_conversation_without_an_answer_is_refused_and_a_refused_row_is_kept_whole() -> None:

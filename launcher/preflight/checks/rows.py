@@ -156,10 +156,10 @@ def _check_best_metric(context: Context) -> Iterator[CheckResult]:
 
 def _check_leaks(context: Context) -> Iterator[CheckResult]:
     """Check for held-out prompts that are also trained on."""
-    both = list(in_both(context.train.rows, context.val.rows))
-    if both:
+    if both := in_both(context.train.rows, context.val.rows):
+        where, first = both[0]
         message = (
-            f"{len(both):,} held-out prompts {context.val.scope} are also trained on ({both[0].where} is"
-            f" {both[0].first}), so validation overestimates the model"
+            f"{len(both):,} held-out prompts {context.val.scope} are also trained on ({where} is {first}), so"
+            " validation overestimates the model"
         )
         yield CheckResult("WARN", "data.val_files", message, "use other rows")

@@ -60,7 +60,7 @@ def read_rows(
         reason = why_unscorable(reward, make_answer(row)) if needs_score else ""
         encoded = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(accepted.rows), row)
         if isinstance(encoded, RefusedRow):
-            log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
+            log.rows -= 1  # it was counted as a good row until its tokens were
             log.keep(encoded)
         else:
             accepted.rows.append(row)
