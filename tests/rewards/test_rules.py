@@ -45,6 +45,7 @@ FORMAT = [
     (TAGS, "<think>a</think><think>a</think><answer>b</answer>", None, 0.0),  # each tag once
     (TAGS, "<think>a<answer></think><answer>b</answer>", None, 0.0),
     (TAGS, "<think>a</think><answer>b", None, 0.0),  # cut
+    (TAGS, "<think>a</think><answer>b</answer> so", None, 0.0),
     (TAGS, TAGS.format_response("#### 18"), None, 1.0),
 ]
 TOWER = {"target": ["The Eiffel Tower", "La Tour Eiffel"]}
