@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -128,13 +129,14 @@ class Weighted(Combined):
         return problems
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """The scores, with the sums of the parts that are rules and of those that are models."""
-        scores, sums = super().judge(answers), {name: [0.0] * len(answers) for name in SUMS.values()}
+        """The scores, with the sums of the parts that are rules and of those that are models: a kind that scored
+        nothing has no sum."""
+        scores, sums = super().judge(answers), dict[str, list[float]]()
         for name, part in self.parts.items():
-            if weight := self.weight_of(name):
-                column, kind = scores.parts.get(name, [math.nan] * len(answers)), SUMS[part.learned]
-                sums[kind] = [held + weight * value for held, value in zip(sums[kind], column, strict=True)]
-        known_sums = {name: _known(values, scores.faults) for name, values in sums.items()}
+            if (weight := self.weight_of(name)) and (column := scores.parts.get(name)):
+                kind, weighted = SUMS[part.learned], [weight * value for value in column]
+                sums[kind] = list(map(add, sums.get(kind, [0.0] * len(answers)), weighted))
+        known_sums = {kind: _known(sums[kind], scores.faults) for kind in SUMS.values() if kind in sums}
         return replace(scores, parts={**scores.parts, **known_sums})
 
     def _parts_of_kind(self, learned: bool) -> Mapping[str, Reward]:
@@ -197,16 +199,6 @@ class ByStyle(Weighted):
 
     def scorers(self, answer: Answer) -> Mapping[str, Reward]:
         return self._parts_of_kind(answer.asks_model)
-
-    def judge(self, answers: Sequence[Answer]) -> Scores:
-        """As `Weighted.judge`; a row has the sum of its own kind alone."""
-        scores = super().judge(answers)
-        sums = {
-            name: [value if answer.asks_model == learned else math.nan
-                   for answer, value in zip(answers, scores.parts[name], strict=True)]
-            for learned, name in SUMS.items()
-        }  # fmt: skip
-        return replace(scores, parts={**scores.parts, **sums})
 
 
 def _formatted(text: str, parts: Iterable[Reward]) -> str:

@@ -1,43 +1,58 @@
-"""Environments for the tests of `rlrun env check`: five good ones, and ten with a fault each."""
+"""Environments for the tests of `rlrun env check`: one that does what its settings say, and others that are good."""
 
 import itertools
-import os
-import random
-import time
+import os  # noqa: F401  code of the settings uses it, as the next ones
+import random  # noqa: F401
+import time  # noqa: F401
 from pathlib import Path
 from typing import Literal
 
 from launcher.spec.data import Message
 from launcher.spec.environment import Final, Observation
 
-_numbers = itertools.count()
+numbers = itertools.count()
 
 
-class Base:
+def opens() -> bool:
+    """Whatever fails in it is a False."""
+    try:
+        with Path(__file__).open():
+            return True
+    except OSError:
+        return False
+
+
+class Does:
+    """Each setting is the code of a method. What is kept in `held` is of all episodes."""
+
+    held = []
+
+    def __init__(self, reset="", end="code", reward="self._right(text)"):
+        self._reset, self._end, self._reward = reset, end, reward
+
     def reset(self, row):
         self.truth = row.ground_truth or ""
+        exec(self._reset)
+
+    def _right(self, text):
+        return float(bool(self.truth) and text == self.truth)
+
+    def end(self, how: Literal["soon", "late"], code: int | None = None) -> str:
+        return eval(self._end)
 
     def reward(self, episode):
-        return float(bool(self.truth) and episode.turns[-1][0].content == self.truth)
+        return eval(self._reward, globals(), {"self": self, "text": episode.turns[-1][0].content})
 
 
-# ---- good
-
-
-class Adds(Base):
+class Tools(Does):
     def add(self, a: int, b: int) -> int:
         """Add two numbers."""
         return a + b
 
-
-class Looks(Base):
-    """A tool that knows some words only: an unknown one is the policy's error."""
-
     def look(self, word: str) -> str:
+        """An unknown word is the policy's error."""
         return {"cat": "an animal"}[word]
 
-
-class Waits(Base):
     async def wait(self) -> str:
         return "waited"
 
@@ -68,118 +83,16 @@ class Turns:
         return Final(0.5, parts={"short": 1.0}, facts={"words": 2.0})
 
 
-class Boxed(Base):
-    """The right answer counts in its form alone; another one costs, and an empty one does not."""
-
-    def reward(self, episode):
-        text = episode.turns[-1][0].content
-        return 1.0 if text == f"\\boxed{{{self.truth}}}" else -float(bool(text))
-
-
-class Hands(Base):
+class Hands(Does):
     """The answer is handed in by a tool, and a look at something counts, too."""
-
-    def reset(self, row):
-        super().reset(row)
-        self.looked = self.right = False
 
     def look(self, word: str) -> str:
         self.looked = True
         return word
 
     def hand_in(self, answer: str) -> str:
-        self.right = answer == self.truth
+        self.handed_in = answer == self.truth
         return ""
 
     def reward(self, episode):
-        return self.right + 0.1 * self.looked
-
-
-# ---- with a fault
-
-
-class Shares(Base):
-    """Its truth is that of the episode which began last."""
-
-    def reset(self, row):
-        type(self).truth = row.ground_truth
-
-
-class Hides(Base):
-    """Only a call with arguments that its schema takes gets there."""
-
-    def end(self, how: Literal["soon", "late"], code: int | None = None) -> str:
-        os._exit(code)
-
-
-class Half(Base):
-    def reward(self, episode):
-        if episode.turns[-1][0].content == self.truth:
-            return 1.0
-        return None
-
-
-class Forgets(Base):
-    """Its state depends on how often it was made."""
-
-    def reset(self, row):
-        super().reset(row)
-        self.state = str(next(_numbers))
-
-    def add(self, a: int) -> int:
-        return a
-
-
-class Draws(Base):
-    def draw(self) -> float:
-        return random.random()
-
-
-class Dies(Base):
-    def end(self) -> str:
-        os._exit(3)
-
-
-class Hangs(Base):
-    def hang(self) -> str:
-        time.sleep(3600)
-
-
-class Raises(Base):
-    def reward(self, episode):
-        return {}["no"]
-
-
-class Leaks(Base):
-    files = []
-
-    def reset(self, row):
-        super().reset(row)
-        self.files.append(Path(os.devnull).open())  # noqa: SIM115  it is what leaks
-
-
-class Grows(Base):
-    held = []
-
-    def reset(self, row):
-        super().reset(row)
-        self.held.append(bytearray(10**6))
-
-
-class Swallows(Base):
-    """Whatever fails in it is a 0."""
-
-    def reset(self, row):
-        self.truth = row.ground_truth
-
-    def reward(self, episode):
-        try:
-            with Path(__file__).open():
-                return 0.5
-        except OSError:
-            return 0.0
-
-
-class Upside(Base):
-    def reward(self, episode):
-        return 1.0 - super().reward(episode)
+        return getattr(self, "handed_in", False) + 0.1 * getattr(self, "looked", False)

@@ -55,19 +55,6 @@ def test_what_nobody_gave_fits_algorithm_and_model(words: list[str], expected: d
 
 
 @pytest.mark.parametrize(
-    ("rows", "words", "batch"),
-    [(40, [], 8), (3, [], 3), (3000, [], 256), (40, ["hardware.nproc_per_node=3"], 6)],
-)  # fmt: skip
-def test_the_batch_fits_the_rows(rows: int, words: list[str], batch: int, tmp_path: Path) -> None:
-    file = tmp_path / "train.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"{n}+1>", "response": str(n + 1)}) + "\n" for n in range(rows)))
-    page = plan(["algorithm=sft", "model=tiny", "data=files", f"data.train_files={file}", *words])
-    assert page.ok and page.run and page.run.data.train_batch_size == batch
-    if not words and rows < 2048:
-        assert page.origins["data.train_batch_size"].where == "fitted to rows and processes"
-
-
-@pytest.mark.parametrize(
     ("words", "fix"),
     [
         (["trainer.total_training_steps=9"], "trainer.total_training_steps: 9 updates in 9 steps: "),
@@ -86,7 +73,7 @@ def test_too_few_updates_are_named_with_enough(words: list[str], fix: str, tmp_p
         assert not any("hardly anything" in again.message for again in enough.results)
 
 
-ROWS = [{"prompt": f"What is {n} + 1?", "response": str(n + 1), "ground_truth": str(n + 1)} for n in range(300)]
+ROWS = [{"prompt": f"What is {n} + 1?", "response": str(n + 1), "ground_truth": str(n + 1)} for n in range(3000)]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +89,13 @@ ROWS = [{"prompt": f"What is {n} + 1?", "response": str(n + 1), "ground_truth": 
         ([], 19, {"data.val_share": 0.0, "trainer.test_freq": -1}),
         ([], 20, {"data.val_share": 0.1}),
         (["data.val_share=0.5"], 30, {"data.val_share": 0.5}),
+        ([], 40, {"data.train_batch_size": 8}),
+        ([], 3, {"data.train_batch_size": 3}),
+        ([], 3000, {"data.train_batch_size": 256}),
+        (["hardware.nproc_per_node=3"], 40, {"data.train_batch_size": 6}),
     ],
 )  # fmt: skip
-def test_small_data_is_learned_long_enough_and_some_of_it_is_held_out(
+def test_batches_and_frequencies_fit_the_rows_and_some_are_held_out(
     words: list[str], rows: int, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -116,14 +107,15 @@ def test_small_data_is_learned_long_enough_and_some_of_it_is_held_out(
     assert {name: getattr(getattr(run, name.split(".")[0]), name.split(".")[1]) for name in expected} == expected
     (line,) = (result.message for result in page.results if result.subject == "held out")
     share = run.data.val_share
-    assert line.startswith(f"{round(share * rows)} of {rows} rows" if share else "nothing")
-    if not share:
-        assert "data.val_files=FILE" in line
+    assert line.startswith(f"{min(round(share * rows), 256)} of {rows:,} rows" if share else "nothing")
+    assert share or "data.val_files=FILE" in line
+    if rows == 3:
+        assert page.origins["data.train_batch_size"].where == "fitted to rows and processes"
 
 
 def test_characters_without_a_token_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[:300]))
     page = plan(["algorithm=sft", "model=tiny", "data=own.jsonl", "model.alphabet=abcdefghijklmnopqrstuvwxyz"])
     (found,) = (result for result in page.results if result.subject == "model.alphabet")
     assert found.level == "FAIL"
@@ -222,28 +214,20 @@ OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
         ([*SFT, "model.lora_rank=8", "model.lora_alpha=4096"], "WARN", "model.lora_alpha"),
         (["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=4096"], "WARN",
          "algorithm.max_response_length"),
+        # unusual, and well
+        ([*SFT, "optim.lr=3e-3", "optim.betas=[0.9,0.95]", "optim.weight_decay=0.1"], "", ""),
+        ([*GRPO, "sampler.temperature=0.6", "sampler.top_k=20", "sampler.top_p=0.95", "algorithm.min_group_std=0.1"],
+         "", ""),
+        (["algorithm=sft", *HUB, "model.lora_rank=8", "model.dtype=bfloat16"], "", ""),
+        (["algorithm=sft", *HUB, "model.lora_rank=256", "model.lora_alpha=16"], "", ""),
+        (["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=64"], "", ""),
+        (["algorithm=dpo", *SFT[1:], "algorithm.beta=2", "trainer.total_epochs=20"], "", ""),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
 )  # fmt: skip
 def test_what_learns_nothing_is_named(words: list[str], level: str, subject: str) -> None:
-    found = {result.subject: result for result in learning.check(Context(resolve(words), here=True))}
-    assert found[subject].level == level and found[subject].fix.startswith("use ")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [*SFT, "optim.lr=3e-3", "optim.betas=[0.9,0.95]", "optim.weight_decay=0.1"],
-        [*GRPO, "sampler.temperature=0.6", "sampler.top_k=20", "sampler.top_p=0.95", "algorithm.min_group_std=0.1"],
-        ["algorithm=sft", *HUB, "model.lora_rank=8", "model.dtype=bfloat16"],
-        ["algorithm=sft", *HUB, "model.lora_rank=256", "model.lora_alpha=16"],
-        ["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=64"],
-        ["algorithm=dpo", *SFT[1:], "algorithm.beta=2", "trainer.total_epochs=20"],
-    ],
-    ids=lambda value: " ".join(value[-2:]),
-)
-def test_what_is_unusual_and_well_is_not(words: list[str]) -> None:
-    assert not list(learning.check(Context(resolve(words), here=True)))
+    found = [(one.level, one.subject, one.fix[:4]) for one in learning.check(Context(resolve(words), here=True))]
+    assert (level, subject, "use ") in found if subject else found == []
 
 
 # ---- a hub's model that is here

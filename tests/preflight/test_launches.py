@@ -62,39 +62,27 @@ def test_valid_runs_are_not_refused(case: Any, tmp_path: Path) -> None:
 # ---- the judge
 
 
-def output(
-    level: str = "FAIL", subject: str = "optim.lr", message: str = "got 'fast'", fix: str = "use a number"
-) -> Any:
-    return {"level": level, "subject": subject, "message": message, "fix": fix}
+def output(level: str = "FAIL", message: str = "got 'fast'", fix: str = "use a number") -> dict[str, str]:
+    return {"level": level, "subject": "optim.lr", "message": message, "fix": fix}
 
 
-NAMED = output()
-FINE = launches.Answer((output("OK", "batch", "all is well", ""),), 0)
-ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "a number", fixed="optim.lr=1e-4")
+CASE = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "a number", fixed="optim.lr=1e-4")
+FINE = launches.Answer((output("OK"),), 0)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "marks"),
     [
-        (NAMED, FINE, (True, True, True)),
+        (output(), FINE, (True, True, True)),
         (output("WARN"), FINE, (False, False, True)),  # a failure must FAIL
         (output(message="is wrong", fix=""), FINE, (False, False, True)),  # that it fails is not why
         (output(fix="use another"), FINE, (True, False, True)),  # the word is not shown
-        (NAMED, launches.Answer((output(subject="disk"),), 1), (True, True, False)),  # fixed, and something else fails
-        (NAMED, launches.Answer((), 1, "Traceback"), (True, True, False)),  # fixed, and it breaks
+        (output(), launches.Answer((output(message="is full"),), 1), (True, True, False)),  # something else fails
+        (output(), launches.Answer((), 1, "Traceback"), (True, True, False)),  # fixed, and it breaks
     ],
 )
-def test_a_case_is_judged_by_what_is_said_of_it(
-    before: Any, after: Any, marks: tuple[bool, bool, bool], tmp_path: Path
-) -> None:
-    answers = iter([launches.Answer((before,), 1), after])
-    words = []
-
-    def plan(_: Any, given: Sequence[str]) -> Any:
-        words.append(list(given))
-        return next(answers)
-
-    found = launches.judge(ASKED, tmp_path / "here", plan)
+def test_a_case_is_judged_by_what_is_said_of_it(before: Any, after: Any, marks: Any, tmp_path: Path) -> None:
+    answers = {"optim.lr=fast": launches.Answer((before,), 1), "optim.lr=1e-4": after}
+    found = launches.judge(CASE, tmp_path / "here", lambda _, words: answers[" ".join(words)])
     assert (found.named, found.fix_shown, found.fine_after) == marks
     assert found.passed == all(marks) and bool(found.saw) != found.passed
-    assert words == [["optim.lr=fast"], ["optim.lr=1e-4"]]

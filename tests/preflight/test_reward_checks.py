@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from launcher.preflight.checks import reward, reward_trial
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import problems
 from launcher.spec.run import RunSpec
-from launcher.tools.reward_bench import AnswerKind, BenchReport, bench, run_of
+from launcher.tools.reward_bench import BenchReport, bench, run_of
 
 Lines = Callable[..., Any]
 GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files", "data.train_batch_size=1"]
@@ -39,9 +40,12 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Lines:
-    """A function of one's own with this result; `right` where the truth is in the answer, `said` in one form only."""
+    """A function of one's own with this result, if any; `right` where the truth is in the answer, `said` in one form
+    only."""
 
     def write(result: str, *words: str) -> list[str]:
+        if not result:
+            return [*words]
         (tmp_path / "mine.py").write_text(
             "import math, random, time, zlib\ndef compute_score(solution_str, ground_truth):\n"
             "    right = float(str(ground_truth) in solution_str)\n"
@@ -139,11 +143,15 @@ def checked(words: list[str]) -> list[CheckResult]:
         ("1 - said if solution_str else 1 / 0", [FORM], "FAIL reward: Python scores right answers ('So: 18', ...) 0"),
         ("1 / 0", [], "FAIL reward: Python scores nothing, ZeroDivisionError: division by zero (mine.py:5: "),
         ("math.nan", [], "FAIL reward: Python scores nothing, gave nan; expected a finite number"),
+        ("", ["reward=weighted", "reward.parts={exact:-1.0,format:0.2}"],
+         "on average and wrong ones 0.2, so what is right is not learnt; use reward.weights.exact=1"),
         # nothing is wrong with these
         ("right if right else -1", [], ""),
         ("[1, 2, 4][int(right)] + zlib.crc32(solution_str.encode()) % 7 / 10", [], ""),
         ("right + 0.5 * ('<answer>' in solution_str)", [], ""),
         ("len(solution_str) / 50", ["reward.form="], ""),
+        ("", ["reward=weighted", "reward.parts={math:1,format:0.2}"], ""),
+        ("", ["reward=length", "reward.low=7", "reward.high=7", "reward.margin=1"], ""),
     ],
 )  # fmt: skip
 def test_what_would_be_learnt_in_place_of_right_answers(
@@ -151,15 +159,6 @@ def test_what_would_be_learnt_in_place_of_right_answers(
 ) -> None:
     found = warned(lines("18", "7", "35"), *mine(result, *words))
     assert any(expected in line for line in found) if expected else found == []
-
-
-def test_rows_without_a_ground_truth_are_passed_over(lines: Lines, mine: Lines) -> None:
-    """A plan tries those that have one, the bench all; neither takes nothing for another row's right answer."""
-    words = [lines(None, None, None, None, None, "18", "7"), *mine("0.5 + len(solution_str) / 32 - right")]
-    (found,) = warned(*words)
-    assert "scores right answers ('18'" in found
-    report = tried(*words)
-    assert [kind(report, name).answers for name in ("gold", "empty", "wrong", "overlong")] == [2, 7, 7, 2]
 
 
 def test_a_slow_function_is_not_asked_again(
@@ -176,21 +175,6 @@ def test_a_slow_function_is_not_asked_again(
     assert counts[0] > counts[1] == 8  # two rows: the truth twice, as that may take long, the right answer, none
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["reward=weighted", "reward.parts={exact:-1.0,format:0.2}"],
-         "on average and wrong ones 0.2, so what is right is not learnt; use reward.weights.exact=1"),
-        # nothing is wrong with these
-        (["reward=weighted", "reward.parts={math:1,format:0.2}"], ""),
-        (["reward=length", "reward.low=7", "reward.high=7", "reward.margin=1"], ""),
-    ],
-)  # fmt: skip
-def test_rules_from_which_something_else_is_learnt(words: list[str], expected: str, lines: Lines) -> None:
-    found = warned(lines("18", "7", "35"), *words)
-    assert any(expected in line for line in found) if expected else found == []
-
-
 def test_an_algorithm_that_does_not_sample_asks_no_reward(lines: Lines) -> None:
     file = lines("18")
     words = ["algorithm=sft", *GRPO[1:2], *GRPO[3:], file, "data.prompt_key=prompt", "data.response_key=prompt"]
@@ -204,10 +188,6 @@ def test_the_copy_that_a_plan_asks_is_gone_when_it_is_done(lines: Lines) -> None
 
 
 # ---- the bench
-
-
-def kind(report: BenchReport, name: str) -> AnswerKind:
-    return next(kind for kind in report.kinds if kind.name == name)
 
 
 def tried(*words: str) -> BenchReport:
@@ -226,50 +206,48 @@ def test_gsm8k_by_hand(lines: Lines) -> None:
     assert bench(run_of(["reward=exact", "data=files", lines(*"abcdef")]), 4, silent).rows == 4
 
 
+def test_rows_without_a_ground_truth_are_passed_over(lines: Lines, mine: Lines) -> None:
+    """A plan tries those that have one, the bench all; neither takes nothing for another row's right answer."""
+    words = [lines(None, None, None, None, None, "18", "7"), *mine("0.5 + len(solution_str) / 32 - right")]
+    (found,) = warned(*words)
+    assert "scores right answers ('18'" in found
+    answers = {each.name: each.answers for each in tried(*words).kinds}
+    assert answers.items() >= {"gold": 2, "empty": 7, "wrong": 7, "overlong": 2}.items()
+
+
 @pytest.mark.parametrize(
-    ("result", "words", "wrong"),
+    ("truths", "result", "words", "wrong", "kinds"),  # of a kind its answers, of which without a score, and their mean
     [
-        ("float(bool(solution_str))", [], ""),  # another form may be the one that counts
-        ("0.5", ["reward.form="], "every kind of answer scores 0.5, so nothing can be learnt"),
-        ("random.random() + 10 * said", [FORM], "when asked again, so chance is learnt"),
-        ("math.nan", [], "24 answers have no score"),
-        ("said or float('highest score' in solution_str)", [FORM],
-         "1 on average and an instruction to the judge 1, so it is what is learnt"),
+        (["18", "7"], "float(bool(solution_str))", [], "", {}),  # another form may be the one that counts
+        (["18", "7"], "0.5", ["reward.form="], "every kind of answer scores 0.5, so nothing can be learnt", {}),
+        (["18", "7"], "", ["reward=format", "reward.pattern='.*'"],
+         "every kind of answer scores 1, so nothing can be learnt", {}),
+        (["18", "7"], "", ["reward=length", "reward.low=500", "reward.high=600"], "", {}),  # others may have the length
+        (["18", "7"], "random.random() + 10 * said", [FORM], "when asked again, so chance is learnt", {}),
+        (["18", "7"], "math.nan", [], "24 answers have no score", {}),
+        (["18", "7"], "said or float('highest score' in solution_str)", [FORM],
+         "1 on average and an instruction to the judge 1, so it is what is learnt", {}),
+        # of one row alone no answer is known to be wrong
+        (["18"], "said if 'Ignore' not in solution_str else None", [FORM], "1 answers have no score",
+         {"wrong": (0, 0, math.nan), "injection": (1, 1, math.nan)}),
+        # of several forms the best counts
+        (["18", "7"], "float(solution_str == f'#### {ground_truth}')", [], "", {"gold": (2, 0, 1), "wrong": (2, 0, 0)}),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_function(result: str, words: list[str], wrong: str, lines: Lines, mine: Lines) -> None:
-    report = tried(lines("18", "7"), *mine(result, *words))
+def test_what_is_wrong_with_a_reward(
+    truths: list[str], result: str, words: list[str], wrong: str, kinds: dict[str, Any], lines: Lines, mine: Lines
+) -> None:  # fmt: skip
+    report = tried(lines(*truths), *mine(result, *words))
     assert wrong in report.wrong[0] if wrong else report.wrong == ()
     assert report.ok is (not wrong) and report.gold_known is (FORM in words)
-
-
-@pytest.mark.parametrize(
-    ("words", "wrong"),
-    [
-        (["reward=format", "reward.pattern='.*'"], ("every kind of answer scores 1, so nothing can be learnt",)),
-        (["reward=length", "reward.low=500", "reward.high=600"], ()),  # others may have the length
-    ],
-)
-def test_rules_that_score_all_kinds_the_same(words: list[str], wrong: tuple[str, ...], lines: Lines) -> None:
-    assert tried(*words, lines("18", "7")).wrong == wrong
-
-
-def test_kinds_without_answers_are_passed_over(lines: Lines, mine: Lines) -> None:
-    """Of one row alone no answer is known to be wrong."""
-    report = tried(lines("18"), *mine("said if 'Ignore' not in solution_str else None", FORM))
-    assert (report.wrong, kind(report, "wrong").answers) == (("1 answers have no score",), 0)
-
-
-def test_of_several_forms_the_best_counts(lines: Lines, mine: Lines) -> None:
-    report = tried(lines("18", "7"), *mine("float(solution_str == f'#### {ground_truth}')"))
-    assert (kind(report, "gold").mean, kind(report, "wrong").mean) == (1.0, 0.0)
+    found = {each.name: (each.answers, each.unscored, each.mean) for each in report.kinds if each.name in kinds}
+    assert found == {name: pytest.approx(expected, nan_ok=True) for name, expected in kinds.items()}
 
 
 def test_answers_without_a_score_are_named_by_row(lines: Lines, mine: Lines) -> None:
     report = tried(lines("18", "7"), *mine("1 / (ground_truth != '7') if solution_str else 0"))
     fault = "ZeroDivisionError: division by zero (mine.py:5: return 1 / (ground_truth != '7') if solution_str else 0)"
-    assert report.faults[0] == f"rows.jsonl:2: gold: {fault}"
-    assert kind(report, "gold").unscored == 1
+    assert report.faults[0] == f"rows.jsonl:2: gold: {fault}" and report.kinds[0].unscored == 1
 
 
 def test_what_is_to_mend_is_named(lines: Lines) -> None:
@@ -287,8 +265,9 @@ def test_what_a_reward_does_not_need_may_be_left_out() -> None:
     ("result", "expected"),
     [
         ("time.sleep(99)", "FAIL reward: Python scores nothing, took longer than 1 s (mine.py:5: "),
-        # for one row, also of those whose answers are not compared
+        # for one row, also of those whose answers are not compared, and of those that are held out
         ("right if ground_truth != '24' else time.sleep(99)", "WARN rows.jsonl:24: Python took longer than 1 s (mine"),
+        ("right if ground_truth != '{held_out}' else time.sleep(99)", "rows.jsonl:{held_out}: Python took longer than"),
         # for an answer that is no right one
         ("right if solution_str else time.sleep(99)", "WARN rows.jsonl:1: Python took longer than 1 s (mine.py:5: "),
         ("time.sleep(0.6) or right", "for one answer, and is not tried further by a plan; use more reward.workers"),
@@ -298,13 +277,8 @@ def test_a_reward_that_takes_too_long_is_named(
     result: str, expected: str, lines: Lines, mine: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reward_trial, "SLOW_S", 0.5 if "0.6" in result else 60.0)
-    words = [lines(*map(str, range(1, 31))), *mine(result), "reward.timeout_s=1"]
-    assert expected in "\n".join(f"{each.level} {each.line}" for each in checked([*GRPO, *words]))
-
-
-def test_held_out_rows_are_tried_too(lines: Lines, mine: Lines) -> None:
     rows = lines(*map(str, range(1, 31)))
-    last = Context(resolve([*GRPO, rows]), here=True).val.rows[-1]
-    words = mine(f"right if ground_truth != '{last.ground_truth}' else time.sleep(99)")
-    results = checked([*GRPO, rows, *words, "reward.timeout_s=1"])
-    assert f"{last.where}: Python took longer than 1 s" in "\n".join(each.line for each in results)
+    last = Context(resolve([*GRPO, rows]), here=True).val.rows[-1].ground_truth
+    words = mine(result.replace("{held_out}", str(last)), "reward.timeout_s=1")
+    found = "\n".join(f"{each.level} {each.line}" for each in checked([*GRPO, rows, *words]))
+    assert expected.replace("{held_out}", str(last)) in found

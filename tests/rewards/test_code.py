@@ -128,6 +128,9 @@ def gives(found: Any, expected: str) -> tuple[str, str]:
     (*gives("1.0", "true"), "0"), (*gives("(1, 2)", "[1, 2]"), "1"), (*gives("[1]", "[1, 2]"), "0"),
     (*gives("7", "[7]"), "1"), (*gives("[7]", "[7]"), "1"), (*gives("7", "[[7]]"), "0"),
     (*gives("{1: 2.0}", '{"1": 2}'), "1"), (*gives("{1: 2}", '{"2": 2}'), "0"), (*gives("None", "null"), "1"),
+    # as APPS and TACO have them: one argument on each line, and each result in a list
+    ("def f(a, b): return 3 if (a, b) == ([1, 2], 'a') else 0",
+     json.dumps({"fn_name": "f", "inputs": ['[1, 2]\n"a"', '[]\n"a"'], "outputs": ["[3]", "[3]"]}), "10"),
     ("f = 3", "import math\nx = math.pi\nassert f == 3\nassert f == 4\nprint(f)\nif f: pass", "101"),
     ("class A:\n    n = [5]\n    def __len__(self): return 0", "assert not A()\nassert A().n[0] == 5", "11"),
     ("class A:\n    def __getitem__(self, at): return [4, 5][at]", "assert list(A()) == [4, 5]\nassert A()", "11"),
@@ -303,18 +306,18 @@ def test_a_system_that_cannot_forbid_is_refused_by_name(monkeypatch: pytest.Monk
     confine.missing.cache_clear()
 
 
-def test_parts_of_the_tests() -> None:
-    half = "a, b = map(int, input().split())\nprint(3)"
-    assert score(half, PROGRAM, Code(partial=True, workers=1)) == 0.5
-    assert score("def add(a, b): return 3", CALLS, Code(partial=True, workers=1)) == 0.5
-
-
-@pytest.mark.parametrize(
-    ("unlike", "expected"), [("10**400", "1.5"), ("{b'a': 1}", '{"a": 1}'), ("{(1, b'a'): [1]}", '{"a": 1}')]
-)
-def test_a_result_that_cannot_be_compared_fails_its_test_alone(unlike: str, expected: str) -> None:
+def unlike(result: str, expected: str) -> tuple[str, str]:
+    """A function whose result of 0 cannot be compared."""
     truth = f'{{"fn_name": "f", "inputs": [[0], [1]], "outputs": [{expected}, 7]}}'
-    assert score(f"def f(x): return 7 if x else {unlike}", truth, Code(partial=True, timeout_s=2.0, workers=2)) == 0.5
+    return f"def f(x): return 7 if x else {result}", truth
+
+
+@pytest.mark.parametrize(("code", "truth"), [
+    ("a, b = map(int, input().split())\nprint(3)", PROGRAM), ("def add(a, b): return 3", CALLS),
+    unlike("10**400", "1.5"), unlike("{b'a': 1}", '{"a": 1}'), unlike("{(1, b'a'): [1]}", '{"a": 1}'),
+])  # fmt: skip
+def test_one_of_two_tests_is_half_of_the_score(code: str, truth: str) -> None:
+    assert score(code, truth, Code(partial=True, timeout_s=2.0, workers=1)) == 0.5
 
 
 def test_many_answers_keep_their_order() -> None:
@@ -345,14 +348,6 @@ def test_a_truth_without_tests_is_named(truth: str | None, reason: str | None) -
     found = REWARD.unscorable_reason(Answer("", truth))
     assert found == reason or (reason is None and "is neither JSON nor Python" in found)
     assert bool(score_safely(REWARD, [Answer("x", truth)]).faults[0]) == bool(found)
-
-
-def test_texts_of_json_as_arguments() -> None:
-    """As APPS and TACO have them: one argument on each line, and each result in a list."""
-    tests = read_tests(json.dumps({"fn_name": "f", "inputs": ['[1, 2]\n"a"'], "outputs": ["[3]"]}))
-    assert tests.payload == {"name": "f", "calls": [[[[1, 2], "a"], [3]]]}
-    truth = json.dumps({"fn_name": "add", "inputs": ["1\n2"], "outputs": ["[3]"]})
-    assert score(ADDS, truth) == 1.0
 
 
 @pytest.mark.parametrize(

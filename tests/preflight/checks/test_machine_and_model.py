@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,37 +138,28 @@ def of_model(folder: Path, *words: str) -> list[str]:
     return lines(model.check(Context(run_of("model=hf", f"model.path={folder}", *words), here=True)))
 
 
-def test_adapters_for_layers_of_a_folder(folder: Path) -> None:
-    """As PEFT does, names are compared with the last part of a layer's, one regular expression with the whole."""
-
-    def found(layers: str) -> str:
-        return of_model(folder, "model.lora_rank=4", f"model.target_modules={layers}")[0]
-
-    assert of_model(folder) == ["OK model: model"]
-    fix = "use all-linear, or some of q_proj, wo"
-    assert found("[q_proj,query]") == f"FAIL model.target_modules: the model has no layer query; {fix}"
-    assert {found("[q_proj,wo]"), found(r"['.*(q_proj|wo)']"), found(r"['.*\.q_proj']")} == {"OK model: model"}
-    named = "FAIL model.target_modules: (q|k)_proj is the whole name of no layer, such as "
-    assert found("['(q|k)_proj']").startswith(named)
-    assert found("['(q_proj']").startswith("FAIL model.target_modules: (q_proj is no regular expression: ")
+FIX = "use all-linear, or some of q_proj, wo"
+TIED = "is of one matrix that is embedding and output layer (tied), so adapters of it cannot be merged; leave it out of"
+WEIGHT = np.ones((3, 2), np.float32)
+TENSORS = {"model.embed_tokens.weight": WEIGHT, "model.layers.0.q_proj.weight": WEIGHT[:2]}
 
 
-@pytest.mark.parametrize(("words", "tied", "refused"), [
-    ("[lm_head]", True, "lm_head"), (r"['.*(embed_tokens|q_proj)']", True, "model.embed_tokens"),
-    ("[q_proj]", True, ""), ("all-linear", True, ""),
-    ("[embed_tokens,lm_head]", False, ""),
+@pytest.mark.parametrize(("tensors", "layers", "refused"), [
+    # as PEFT does, names are compared with the last part of a layer's, one regular expression with the whole
+    ({}, "[q_proj,query]", f"the model has no layer query; {FIX}"),
+    ({}, "[q_proj,wo]", ""), ({}, r"['.*(q_proj|wo)']", ""), ({}, r"['.*\.q_proj']", ""),
+    ({}, "['(q|k)_proj']", f"(q|k)_proj is the whole name of no layer, such as layers.0.q_proj; {FIX}"),
+    ({}, "['(q_proj']", f"(q_proj is no regular expression: missing ), unterminated subpattern at position 0; {FIX}"),
+    (TENSORS, "[lm_head]", f"lm_head {TIED} target_modules"),
+    (TENSORS, r"['.*(embed_tokens|q_proj)']", f"model.embed_tokens {TIED} target_modules"),
+    (TENSORS, "[q_proj]", ""), (TENSORS, "all-linear", ""),
+    ({**TENSORS, "lm_head.weight": WEIGHT}, "[embed_tokens,lm_head]", ""),
 ])  # fmt: skip
-def test_adapters_of_an_embedding_that_is_the_output_layer(folder: Path, words: str, tied: bool, refused: str) -> None:
-    weight = np.ones((3, 2), np.float32)
-    tensors = {"model.embed_tokens.weight": weight, "model.layers.0.q_proj.weight": weight[:2]}
-    save_file(tensors | ({} if tied else {"lm_head.weight": weight}), folder / "model.safetensors")
-    found = of_model(folder, "model.lora_rank=4", f"model.target_modules={words}")[0]
-    assert found == (
-        f"FAIL model.target_modules: {refused} is of one matrix that is embedding and output layer (tied), so adapters "
-        "of it cannot be merged; leave it out of target_modules"
-        if refused
-        else "OK model: model"
-    )
+def test_adapters_for_layers_of_a_folder(folder: Path, tensors: Any, layers: str, refused: str) -> None:
+    if tensors:
+        save_file(tensors, folder / "model.safetensors")
+    found = of_model(folder, "model.lora_rank=4", f"model.target_modules={layers}")
+    assert found[0] == (f"FAIL model.target_modules: {refused}" if refused else "OK model: model")
 
 
 # ---- time

@@ -40,44 +40,57 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
 GOOD = [{"prompt": f"p{n}", "response": "r"} for n in range(4)]
 
 
-def test_bad_rows_are_named(output: Lines) -> None:
-    assert output(GOOD) == ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]
-    assert output([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
-    found = output([*GOOD, {"prompt": 5}])
-    assert found[0].startswith("FAIL train.jsonl:5: ")
-    assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; use skip"
-    assert output([*GOOD, {"prompt": 5}], "data.on_bad_row=skip")[0].startswith(
-        "WARN data train: 1 of 5 rows are bad and skipped, the first is train.jsonl:5: "
-    )
+LONG = [*GOOD, {"prompt": "123456789", "response": "123"}]
 
 
-def test_held_out_prompts_that_are_trained_on(output: Lines) -> None:
-    found = output(GOOD, val=[{"prompt": "new", "response": "r"}, GOOD[2]])
-    assert found[1] == (
-        "WARN data.val_files: 1 held-out prompts of 2 rows are also trained on (val.jsonl:2 is train.jsonl:3),"
-        " so validation overestimates the model; use other rows"
-    )
+def rewarded(*sources: str) -> list[dict[str, Any]]:
+    return [{"prompt": f"{n}?", "data_source": source, "reward_model": {"ground_truth": "1"}}
+            for n, source in enumerate(sources)]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        # characters are tokens: a prompt of 9 where 4 are allowed
-        (["data.max_prompt_length=4"], "FAIL data.max_prompt_length: 1 of 5 train prompts are longer than 4 tokens"
-         " (train.jsonl:5 is the first); use 9 or data.truncation=filter"),
-        (["data.max_prompt_length=4", "data.truncation=filter"],
-         "WARN data.max_prompt_length: 1 of 5 train prompts are longer than 4 tokens"
-         " (train.jsonl:5 is the first), and left out; use 9 to keep all"),
-        # the answer has an end of its own
-        (["data.max_response_length=2"], "FAIL data.max_response_length: 1 of 5 train responses are longer than 2"
-         " tokens (train.jsonl:5 is the first); use 4 or data.truncation=filter"),
-        (["data.max_response_length=2", "data.truncation=right"],
-         "WARN data.max_response_length: 1 of 5 train responses are longer than 2"
-         " tokens (train.jsonl:5 is the first), and cut on the right; use 4 to keep all"),
-    ],
-)  # fmt: skip
-def test_rows_over_the_limits(words: list[str], line: str, output: Lines) -> None:
-    assert line in output([*GOOD, {"prompt": "123456789", "response": "123"}], *words)
+MIXED = rewarded("openai/gsm8k", "openai/gsm8k", "openai/gsm8k", "gsm-8k", "mine")
+GRPO = {"algorithm": "grpo", "val": [{**rewarded("gsm8k")[0], "prompt": "p"}]}
+BEST = "trainer.best_metric=val-core/gsm"
+
+
+@pytest.mark.parametrize(("given", "words", "more", "expected"), [
+    (GOOD, [], {}, ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]),
+    ([], [], {}, ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]),
+    ([*GOOD, {"prompt": 5}], [], {}, ["FAIL train.jsonl:5: ", "FAIL data.on_bad_row: 1 of 5 rows are bad; use skip"]),
+    ([*GOOD, {"prompt": 5}], ["data.on_bad_row=skip"], {},
+     ["WARN data train: 1 of 5 rows are bad and skipped, the first is train.jsonl:5: "]),
+    (GOOD, [], {"val": [{"prompt": "new", "response": "r"}, GOOD[2]]},
+     ["WARN data.val_files: 1 held-out prompts of 2 rows are also trained on (val.jsonl:2 is train.jsonl:3),"
+      " so validation overestimates the model; use other rows"]),
+    # characters are tokens: a prompt of 9 where 4 are allowed
+    (LONG, ["data.max_prompt_length=4"], {}, ["FAIL data.max_prompt_length: 1 of 5 train prompts are longer than 4"
+     " tokens (train.jsonl:5 is the first); use 9 or data.truncation=filter"]),
+    (LONG, ["data.max_prompt_length=4", "data.truncation=filter"], {},
+     ["WARN data.max_prompt_length: 1 of 5 train prompts are longer than 4 tokens"
+      " (train.jsonl:5 is the first), and left out; use 9 to keep all"]),
+    # the answer has an end of its own
+    (LONG, ["data.max_response_length=2"], {}, ["FAIL data.max_response_length: 1 of 5 train responses are longer than"
+     " 2 tokens (train.jsonl:5 is the first); use 4 or data.truncation=filter"]),
+    (LONG, ["data.max_response_length=2", "data.truncation=right"], {},
+     ["WARN data.max_response_length: 1 of 5 train responses are longer than 2"
+      " tokens (train.jsonl:5 is the first), and cut on the right; use 4 to keep all"]),
+    (MIXED, ["reward=auto"], {"algorithm": "grpo"}, [
+        "OK data: 5 rows: openai/gsm8k 3, gsm-8k 1, mine 1",
+        "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?",
+        "FAIL train.jsonl:5: data_source 'mine' has no reward; ",
+        "FAIL reward: 2 of 5 rows cannot be scored; use data.on_bad_row=skip",
+    ]),
+    (MIXED[:3], ["reward=gsm8k", f"{BEST}/reward/mean@1"], GRPO,
+     ["WARN trainer.best_metric: val-core/gsm/reward/mean@1 is never measured: no held-out row gives it; did you"
+      " mean val-core/gsm8k/reward/mean@1?"]),
+    (MIXED[:3], ["reward=gsm8k", f"{BEST}8k/reward/mean@1"], GRPO, []),
+])  # fmt: skip
+def test_what_is_said_of_rows(
+    given: list[Any], words: list[str], more: dict[str, Any], expected: list[str], output: Lines
+) -> None:
+    found = [line for line in output(given, *words, **more) if expected or not line.startswith("OK")]
+    positions = [next((at for at, line in enumerate(found) if line.startswith(each)), -1) for each in expected]
+    assert -1 not in positions and positions == sorted(positions) if expected else found == []
 
 
 def test_rows_that_are_left_out_for_their_length_do_not_count(tmp_path: Path, output: Lines) -> None:
@@ -100,18 +113,6 @@ def test_a_conversation_needs_a_template(tmp_path: Path, output: Lines) -> None:
     assert found[1] == "OK lengths train: prompts of at most 5 and responses of at most 7 tokens"
 
 
-def test_sources_are_counted_and_each_unfit_one_is_named(output: Lines) -> None:
-    def row(n: int, source: str) -> dict[str, Any]:
-        return {"prompt": f"{n}?", "data_source": source, "reward_model": {"ground_truth": "1"}}
-
-    given = [row(n, "openai/gsm8k") for n in range(3)] + [row(n, name) for n, name in enumerate(["gsm-8k", "mine"], 3)]
-    found = output(given, "reward=auto", algorithm="grpo")
-    assert found[0] == "OK data: 5 rows: openai/gsm8k 3, gsm-8k 1, mine 1"
-    assert found[2] == "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
-    assert found[3].startswith("FAIL train.jsonl:5: data_source 'mine' has no reward; ")
-    assert found[4] == "FAIL reward: 2 of 5 rows cannot be scored; use data.on_bad_row=skip"
-
-
 @pytest.mark.parametrize("words", [[], ["data.on_bad_row=skip"]])
 def test_a_file_that_is_not_read_to_its_end(output: Lines, words: list[str]) -> None:
     Path("cut.csv").write_text('prompt,response\np,r\np\n"p,r\np,r\n')
@@ -121,18 +122,6 @@ def test_a_file_that_is_not_read_to_its_end(output: Lines, words: list[str]) -> 
         " use the complete file, with rows"
     )
     assert any("1 of 3 rows are bad" in line for line in found)
-
-
-def test_a_best_metric_that_no_row_gives(output: Lines) -> None:
-    val = [{"prompt": "p", "data_source": "gsm8k", "reward_model": {"ground_truth": "1"}}]
-    given = [{**val[0], "prompt": f"{n}?"} for n in range(3)]
-    wrong = output(given, "trainer.best_metric=val-core/gsm/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
-    assert wrong[1] == (
-        "WARN trainer.best_metric: val-core/gsm/reward/mean@1 is never measured: no held-out row gives it; did you"
-        " mean val-core/gsm8k/reward/mean@1?"
-    )
-    right = output(given, "trainer.best_metric=val-core/gsm8k/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
-    assert not any("best_metric" in line for line in right)
 
 
 def test_more_rows_than_a_plan_reads(output: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
