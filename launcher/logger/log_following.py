@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.core.events import Event, Step
@@ -15,53 +15,38 @@ from launcher.logs.sources import GrowingLog, open_log
 LOOK_S = 0.5
 
 
-class LogReport:
-    """Sends the steps of a log to a session of the job. Where the log starts over, a new session begins."""
-
-    def __init__(self, path: Path, job: str, url: str) -> None:
-        self._log, self._job, self._url = GrowingLog(path, time.time), job, url
-        self._logger, self._readings, self.steps, self.arrived = self._new_session(), 0, 0, True
-
-    def _new_session(self) -> DualLogger:
-        return DualLogger(self._job, self._url, wandb_enabled=False)  # the program has its own W&B
-
-    def look(self) -> None:
-        """Report the steps since the last call."""
-        for event in self._log.new():
-            if self._log.readings != self._readings:
-                self._end_session()
-                self._logger, self._readings, self.steps = self._new_session(), self._log.readings, 0
-            self._report_step(event)
-
-    def finish(self) -> None:
-        """Report the rest of the log and end the session, as failed if the log ends with an error."""
-        self.look()
-        for event in self._log.finish():
-            self._report_step(event)
-        if error := self._log.parser.error:
-            self._logger.log_status("failed", error.text)
-        self._end_session()
-
-    def _end_session(self) -> None:
-        self._logger.finish()
-        self.arrived &= self._logger.arrived
-
-    def _report_step(self, event: Event) -> None:
-        if isinstance(event, Step):
-            self._logger.log_metrics(event.step, event.metrics)
-            self.steps += 1
-
-
 def report_log(path: Path, job: str, url: str, goes_on: Callable[[], bool]) -> tuple[int, bool]:
-    """Report a log to a job for as long as it `goes_on`; returns the number of its steps, and whether all have arrived.
-    Raises `Problems` where the log cannot be read or `job` is not a valid id."""
+    """Report a log to a job for as long as it `goes_on`, as failed if it ends with an error; where the log starts over,
+    a new session begins. Returns the number of its steps, and whether all have arrived. Raises `Problems` where the log
+    cannot be read or `job` is not a valid id."""
     if not JOB.fullmatch(job):
         fix = "use letters, digits, `-`, `_` and `.`, 128 at most, of which `-` and `.` are not the first"
         raise Problems(Problem("--job", f"got {job!r}", fix))
     open_log(path)
-    report = LogReport(path, job, url)
+    log, reading, steps, arrived = GrowingLog(path, time.time), 0, 0, True
+    logger = _begin_session(job, url)
+    for event in _events_of(log, goes_on):
+        if log.readings != reading:
+            logger.finish()
+            logger, arrived = _begin_session(job, url), arrived and logger.arrived
+            reading, steps = log.readings, 0
+        if isinstance(event, Step):
+            logger.log_metrics(event.step, event.metrics)
+            steps += 1
+    if error := log.parser.error:
+        logger.log_status("failed", error.text)
+    logger.finish()
+    return steps, arrived and logger.arrived
+
+
+def _begin_session(job: str, url: str) -> DualLogger:
+    return DualLogger(job, url, wandb_enabled=False)  # the program has its own W&B
+
+
+def _events_of(log: GrowingLog, goes_on: Callable[[], bool]) -> Iterator[Event]:
+    """The events as they are written, and the rest once it no longer `goes_on`."""
     while goes_on():
-        report.look()
+        yield from log.new()
         time.sleep(LOOK_S)
-    report.finish()
-    return report.steps, report.arrived
+    yield from log.new()
+    yield from log.finish()

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -81,49 +82,48 @@ def _platform_row(line: bytes) -> bytes:
 
 
 class SessionDelivery:
-    """Sends the rows of one session to the platform."""
+    """Sends the rows of one session to the platform. After a failed request the same rows are sent again."""
 
     def __init__(self, reader: SpoolReader, client: PlatformClient) -> None:
         self.reader, self._client = reader, client
-        self._first, self._offset = 0, 0
+        self._first: int | None = None
+        """Number of the row at `_offset`, which is sent next; None until the platform has said which it has."""
+        self._offset, self._ended, self._posted = 0, False, time.monotonic()
         self.arrived = 0  # rows sent by this object
-        self._position_unknown, self._ended, self._posted = True, False, time.monotonic()
 
     @property
     def waiting(self) -> int:
         """Number of rows that have not arrived."""
-        return max(sum(1 for _ in self.reader.lines()) - self._first, 0)
+        return max(sum(1 for _ in self.reader.lines()) - (self._first or 0), 0)
 
     def deliver(self) -> bool:
         """Send the next batch, if any; True once the session has ended and all has arrived. Raises `PlatformError`."""
         writer_gone = self.reader.writer_gone()  # checked before reading, so no row is missed
-        if self._position_unknown:
-            self._seek(self._client.post(self.reader, 0, []))
+        first = self._seek(self._client.post(self.reader, 0, [])) if self._first is None else self._first
         lines = self.reader.read(self._offset)
-        for line in lines:
-            self._ended = read_row(line).get("kind") == "finish"
         rows = list(map(_platform_row, lines))
         if writer_gone and not lines and not self._ended:
-            rows, self._ended = [GONE % self.reader.written_at], True
+            rows = [GONE % self.reader.written_at]
         if not rows and (writer_gone or time.monotonic() - self._posted < HEARTBEAT_S):
             return writer_gone
-        self._position_unknown = True
-        next_number = self._client.post(self.reader, self._first, rows)
+        following = self._client.post(self.reader, first, rows)
         self._posted = time.monotonic()
-        if next_number == self._first + len(rows):
-            self._first, self._offset = next_number, self._offset + sum(map(len, lines))
-            self._position_unknown = False
-            self.arrived += len(lines)
+        if following != first + len(rows):
+            self._seek(following)
+            return False
+        self._first, self._offset = following, self._offset + sum(map(len, lines))
+        if last := (lines or rows)[-1:]:
+            self._ended = read_row(last[0]).get("kind") == "finish"
+        self.arrived += len(lines)
         return False
 
-    def _seek(self, number: int) -> None:
-        self._first, self._offset, self._position_unknown, self._ended = 0, 0, False, False
-        for line in self.reader.lines():
-            if self._first == number:
-                return
-            self._first, self._offset = self._first + 1, self._offset + len(line)
-            self._ended = read_row(line).get("kind") == "finish"
-        self._ended, self._first = self._ended or self._first < number, number
+    def _seek(self, number: int) -> int:
+        """Go on at the row of this `number`, which is returned."""
+        self._first, self._offset, last, lines = number, 0, b"", 0
+        for line in islice(self.reader.lines(), number):
+            self._offset, last, lines = self._offset + len(line), line, lines + 1
+        self._ended = lines < number or read_row(last).get("kind") == "finish"
+        return number
 
 
 class PlatformSink:

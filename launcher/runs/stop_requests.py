@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Literal, Protocol, get_args
 
@@ -60,6 +60,8 @@ class StopRequest:
         self._looked_at = time.monotonic()
         mode = _pop_mode(self._folder)
         if mode and not self:
+            with suppress(OSError):  # so that `rlrun stop` here sends no second signal
+                write_atomic(self._folder.stopping, "")
             self.request(signal.SIGTERM)
         if mode == "now" and len(self.signals) == 1:  # `save` again asks for nothing new
             self.request(signal.SIGTERM)

@@ -13,17 +13,12 @@ from launcher.clusters.local import usage
 from launcher.clusters.local.usage import gpu_of, gpu_usage
 
 
-@pytest.mark.parametrize(
-    ("env", "name"),
-    [
-        ({}, "0"),  # CUDA sees all, and a process without a rank of its own takes the first
-        ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": " GPU-aa , GPU-bb"}, "GPU-bb"),  # those that a person has picked
-        ({"LOCAL_RANK": "2", "CUDA_VISIBLE_DEVICES": "4,6"}, ""),  # not there for CUDA either
-        ({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": ""}, ""),  # all hidden
-    ],
-)
-def test_which_gpu_a_process_computes_on(env: dict[str, str], name: str) -> None:
-    assert gpu_of(env) == name
+def test_which_gpu_a_process_computes_on() -> None:
+    assert gpu_of({}) == "0", "CUDA sees all, and a process without a rank of its own takes the first"
+    picked = {"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": " GPU-aa , GPU-bb"}
+    assert gpu_of(picked) == "GPU-bb"
+    for hidden in ({"LOCAL_RANK": "2", "CUDA_VISIBLE_DEVICES": "4,6"}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": ""}):
+        assert gpu_of(hidden) == "", "not there for CUDA either"
 
 
 Answers = dict[str, Callable[..., Any]]
@@ -62,29 +57,22 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
 
 FIELDS = ("gpu_percent", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_celsius", "gpu_watts")
 BUSY = dict(zip(FIELDS, (87.0, 60 << 30, 80 << 30, 71.0, 612.345), strict=True))
+MISSING = {
+    "UtilizationRates": (pynvml.NVML_ERROR_NOT_SUPPORTED, ["gpu_percent"]),  # a part of a GPU (MIG)
+    "PowerUsage": (pynvml.NVML_ERROR_NOT_SUPPORTED, ["gpu_watts"]),  # a virtual one
+    "Temperature": (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, ["gpu_celsius"]),  # an old driver
+    "MemoryInfo": (pynvml.NVML_ERROR_UNKNOWN, ["gpu_memory_bytes", "gpu_memory_total_bytes"]),
+}
 
 
-@pytest.mark.usefixtures("card")
-def test_it_is_found_by_index_and_by_uuid() -> None:
+def test_it_is_found_by_index_and_by_uuid_and_what_is_not_told_is_unknown(card: Answers) -> None:
     assert gpu_usage("0") == gpu_usage("GPU-aa") == BUSY
     other = dict(zip(FIELDS, (3.0, 1 << 30, 80 << 30, 40.0, 70.0), strict=True))
     assert gpu_usage("1") == gpu_usage("GPU-bb") == other
-
-
-MISSING = [
-    ("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_NOT_SUPPORTED, {"gpu_percent": None}),  # a part of a GPU (MIG)
-    ("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED, {"gpu_watts": None}),  # a virtual one
-    ("nvmlDeviceGetTemperature", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, {"gpu_celsius": None}),  # an old driver
-    ("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN,
-     {"gpu_memory_bytes": None, "gpu_memory_total_bytes": None}),
-]  # fmt: skip
-
-
-def test_what_is_not_told_is_unknown_and_the_rest_is_not(card: Answers) -> None:
     answers = dict(card)
-    for question, code, unknown in MISSING:
-        card.update({**answers, question: refuse(code)})
-        assert gpu_usage("0") == {**BUSY, **unknown}, question
+    for question, (code, unknown) in MISSING.items():
+        card.update({**answers, f"nvmlDeviceGet{question}": refuse(code)})
+        assert gpu_usage("0") == {**BUSY, **dict.fromkeys(unknown)}, question
 
 
 def test_where_there_is_no_gpu_or_no_driver_nothing_is_known(card: Answers) -> None:

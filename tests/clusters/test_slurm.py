@@ -52,14 +52,6 @@ def test_what_is_asked_of_slurm(cluster: Slurm, hardware: Hardware, asked: str, 
     assert ("--head" in text) == (hardware.nnodes > 1), "one node needs no Ray"
 
 
-def test_names_with_blanks(tmp_path: Path) -> None:
-    folder = tmp_path / "a folder's"
-    folder.mkdir()
-    (tmp_path / "job.sh").write_text(script(Slurm(setup=("export X=1",)), CPU, folder, "sh -c 'echo $X > x'"))
-    subprocess.run(["bash", str(tmp_path / "job.sh")], check=True, capture_output=True)
-    assert (folder / "slurm").is_dir(), "the script's folder is the run's"
-
-
 @pytest.mark.parametrize(
     ("code", "stopped", "requeued"),
     [
@@ -72,12 +64,13 @@ def test_names_with_blanks(tmp_path: Path) -> None:
 def test_how_a_run_ends_decides_whether_it_waits_again(
     code: int, stopped: bool, requeued: bool, tmp_path: Path, fake_slurm: Path
 ) -> None:
-    (tmp_path / "slurm").mkdir()
+    folder = tmp_path / "a folder's"  # which has blanks in its name
+    (folder / "slurm").mkdir(parents=True)
     if stopped:
-        (tmp_path / "slurm" / "stop").touch()
-    text = script(Slurm(), CPU, tmp_path, f"sh -c 'exit {code}'")
+        (folder / "slurm" / "stop").touch()
+    text = script(Slurm(setup=(f"export CODE={code}",)), CPU, folder, "sh -c 'pwd > x; exit $CODE'")
     ran = subprocess.run(["bash"], input=text, text=True, env={**os.environ, "SLURM_JOB_ID": "12"}, check=False)
-    assert ran.returncode == code
+    assert (ran.returncode, (folder / "x").read_text()) == (code, f"{folder}\n"), "it works in the run's folder"
     assert ("scontrol requeue 12" in (fake_slurm / "calls").read_text()) == requeued
 
 
@@ -114,18 +107,18 @@ def test_the_run_is_asked_once(number: int, all_of_it: bool, tmp_path: Path, unt
 
 
 def test_handing_over(tmp_path: Path, fake_slurm: Path) -> None:
-    (fake_slurm / "standing").write_text("PENDING|Resources|\n")
     job = Slurm().submit("p/r", tmp_path, CPU)
     text = (tmp_path / "slurm" / "job.sh").read_text()
     assert f"-m launcher train --resume {tmp_path} " in text, "the same at every start"
     assert job == SlurmJob("12", tmp_path) == job_of(tmp_path) and job.name == "slurm job 12"
-    assert job.queue_status() == "pending (Resources)"
-    (fake_slurm / "standing").write_text("RUNNING|None|node-[1-4]\n")
-    assert job.queue_status() == "running on node-[1-4]"
-    (fake_slurm / "standing").write_text("")
-    assert job.queue_status() == "", "it has left the queue"
-    (fake_slurm / "standing").unlink()
     assert job.queue_status() == "", "Slurm has forgotten it"
+    for standing, status in (
+        ("PENDING|Resources|\n", "pending (Resources)"),
+        ("RUNNING|None|node-[1-4]\n", "running on node-[1-4]"),
+        ("", ""),  # it has left the queue
+    ):
+        (fake_slurm / "standing").write_text(standing)
+        assert job.queue_status() == status
 
 
 @pytest.mark.parametrize(

@@ -55,38 +55,23 @@ def spent(process: psutil.Process) -> float:
     return sum(process.cpu_times()[:2]) + sum(sum(child.cpu_times()[:2]) for child in process.children())
 
 
-def test_a_process_whose_child_burns_cpu_is_seen_to(begin: Begin, tmp_path: Path) -> None:
-    burns = psutil.Process(begin(CHILD).pid)
-    meter = Meter({3: burns.pid}, {3: ""}, tmp_path, 1.0)
+def test_each_process_is_told_with_its_children_and_one_that_has_ended_is_not(begin: Begin, tmp_path: Path) -> None:
+    holds, idles, ends, burns = begin(HOLD), begin("input()"), begin("pass"), psutil.Process(begin(CHILD).pid)
+    assert holds.stdout and holds.stdout.readline() == b"\n"
+    os.waitid(os.P_PID, ends.pid, os.WEXITED | os.WNOWAIT)  # not waited for, as until the follower looks
+    pids = {0: holds.pid, 1: idles.pid, 2: ends.pid, 3: burns.pid}
     before, then = spent(burns), time.monotonic()
-    (usage,) = looked(meter)
+    meter = Meter(pids, dict.fromkeys(pids, ""), tmp_path, 1.0)
+    first, second, third = looked(meter)
     share = 100 * (spent(burns) - before) / (time.monotonic() - then)  # 100 where a core is free for it
     meter.close()
-    assert usage.rank == 3 and usage.cpu_percent == pytest.approx(share, abs=25)
-    assert usage.cpu_percent > 10, "and it did burn"
-    assert usage.machine_cpu_percent > 5
-
-
-def test_memory_is_what_the_process_holds(begin: Begin, tmp_path: Path) -> None:
-    holds, idles = begin(HOLD), begin("input()")
-    assert holds.stdout and holds.stdout.readline() == b"\n"
-    meter = Meter({0: holds.pid, 1: idles.pid}, {0: "", 1: ""}, tmp_path, 0.3)
-    first, second = looked(meter)
-    meter.close()
-    assert (first.rank, second.rank) == (0, 1)
-    assert 200 * MB <= first.memory_bytes <= 260 * MB
-    assert 0 < second.memory_bytes <= 60 * MB and second.cpu_percent < 50
+    assert (first.rank, second.rank, third.rank) == (0, 1, 3)
+    assert third.cpu_percent == pytest.approx(share, abs=25) and third.cpu_percent > 10, "and it did burn"
+    assert third.machine_cpu_percent > 5 and second.cpu_percent < 50
+    assert 200 * MB <= first.memory_bytes <= 260 * MB and 0 < second.memory_bytes <= 60 * MB
     assert 0 < first.machine_memory_bytes < first.machine_memory_total_bytes == machine.memory_bytes()
     assert first.disk_free_bytes == pytest.approx(machine.free_disk_bytes(tmp_path), rel=0.05)
     assert (first.gpu_percent, first.gpu_memory_bytes, first.gpu_celsius) == (None, None, None)
-
-
-def test_one_that_has_ended_is_not_told_of(begin: Begin, tmp_path: Path) -> None:
-    ends, idles = begin("pass"), begin("input()")
-    os.waitid(os.P_PID, ends.pid, os.WEXITED | os.WNOWAIT)  # not waited for, as until the follower looks
-    meter = Meter({0: ends.pid, 1: idles.pid}, {0: "", 1: ""}, tmp_path, 0.05)
-    assert [usage.rank for usage in looked(meter)] == [1]
-    meter.close()
 
 
 def test_a_disk_that_does_not_answer_is_unknown(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,25 +61,21 @@ class Attempt:
     crash: Crashed | None = None
     lost: str = ""
     refused: list[str] = field(default_factory=list)
-    during: Callable[[], None] = lambda: None
-
-
-def _fill(draft: Path) -> None:
-    (draft / "x").write_text("x")
+    during: Callable[[Path], None] = lambda run: None
 
 
 class Scripted(Job):
     """Its processes have told everything at once, and end when they are looked at for the second time."""
 
     def __init__(self, attempt: Attempt, folder: Folder, logs: Path, begin: int) -> None:
-        self.attempt, self.looks, self.asked = attempt, 0, list[int]()
+        self.attempt, self.run, self.looks, self.asked = attempt, folder.path, 0, list[int]()
         told: list[Event] = [] if begin else [Started(run="p/\u2028a", algorithm="SFT", processes=1)]
         told += [Step(step=begin + number, metrics={"train/loss": 1.0}) for number in range(1, attempt.steps + 1)]
         told += [attempt.crash] if attempt.crash else []
         self.told = [f"{MARK}{to_line(event)}" for event in told]
         (logs / "rank-0.log").write_text("".join(line + "\n" for line in self.told))
         for step in attempt.saves:
-            checkpoints.write(folder.checkpoints, step, _fill)
+            checkpoints.write(folder.checkpoints, step, lambda draft: (draft / "x").write_text("x"))
 
     def lines(self) -> list[str]:
         told, self.told = self.told, []
@@ -88,7 +84,7 @@ class Scripted(Job):
     def exit_code(self) -> int | None:
         self.looks += 1
         if self.looks == 2:
-            self.attempt.during()
+            self.attempt.during(self.run)
         return None if self.looks < 3 else 128 + self.asked[0] if self.asked else self.attempt.code
 
     def failed_rank(self) -> int | None:
@@ -119,7 +115,6 @@ class ScriptedCluster(Cluster):
     def start(self, plan: Plan, logs: Path, lock: int) -> Scripted:
         attempt = SCRIPT.pop(0)
         if attempt.refused:
-            attempt.during()
             raise Problems(attempt.refused)
         folder, begin = plan.processes[0].argv[-2:]
         return Scripted(attempt, Folder(Path(folder)), logs, int(begin))

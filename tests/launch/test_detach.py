@@ -13,9 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from typer.testing import CliRunner
 
-from launcher.cli.main import app
 from launcher.config.resolve import resolve
 from launcher.runs.folder import Folder, holder
 from launcher.spec.stored import to_yaml
@@ -41,9 +39,7 @@ def test_it_goes_on_by_itself_until_it_is_stopped(rlrun: Any, small_sft: list[st
         f"rlrun/{run.name} runs in the background",
         *(f"  rlrun {command} runs/rlrun/{run.name}" for command in ("watch", "status", "logs -f", "stop")),
     ]
-    who = holder(Folder(run))
-    assert who, "it was returned from once somebody was at it"
-    pid = int(who["pid"])
+    pid = int(holder(Folder(run))["pid"])  # it was returned from once somebody was at it
     assert os.getsid(pid) == pid, "a terminal that is closed ends its own session's processes"
     assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
     assert run / "detached.log" == Path(os.readlink(f"/proc/{pid}/fd/1")) == Path(os.readlink(f"/proc/{pid}/fd/2"))
@@ -74,14 +70,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED, ids=[line for _, line in REFUSED])
-def test_what_can_be_refused_is_before_anything_is_made(
-    words: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(app, ["train", *words])
-    assert (ran.exit_code, ran.stdout) == (2, "")
+def test_what_can_be_refused_is_before_anything_is_made(words: list[str], line: str, rlrun: Any) -> None:
+    ran = rlrun.here("train", *words)
+    assert (ran.returncode, ran.stdout) == (2, "")
     assert any(each.startswith(line) for each in ran.stderr.splitlines()), ran.stderr
-    assert not Path("runs").exists()
+    assert not (rlrun.folder / "runs").exists()
 
 
 def test_what_only_the_new_process_can_refuse_is_said_here(rlrun: Any, small: list[str]) -> None:

@@ -29,13 +29,6 @@ from tests.monitor.test_agents import JSON, example
 RUN = resolve(["algorithm=sft", "model=tiny", "data=reverse"])
 
 
-def usage(rank: int) -> Usage:
-    return Usage(
-        rank=rank, host="h", cpu_percent=100.0, memory_bytes=1, machine_cpu_percent=50.0, machine_memory_bytes=2,
-        machine_memory_total_bytes=4, disk_free_bytes=None,
-    )  # fmt: skip
-
-
 class Silent(Scripted):
     """A process that uses CPU and says nothing, until it was looked at so often."""
 
@@ -52,7 +45,8 @@ class Silent(Scripted):
         return 0 if self.looks > self.most else None
 
     def usage(self) -> list[Usage]:
-        return [usage(0)]
+        return [Usage(rank=0, host="h", cpu_percent=100.0, memory_bytes=1, machine_cpu_percent=50.0,
+                      machine_memory_bytes=2, machine_memory_total_bytes=4, disk_free_bytes=None)]  # fmt: skip
 
 
 def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,25 +60,36 @@ def a_run(here: Path) -> Path:
     return run
 
 
-STORED = [
+STORED: list[tuple[str, str | None, str]] = [
     ("spec.yaml", BOMB, "stands for more than 20,000 values"),
     ("spec.yaml", f"seed: {DEEP}", "more than 64 deep"),
     ("spec.yaml", "algorithm: {_target_: os.system}\n", "os.system is not of class Algorithm"),
     ("spec.yaml", "reward: {_target_: antigravity.x}\n", "antigravity.x is not of class Reward"),
+    ("spec.yaml", "seed: x\n", "algorithm: has no value; "),
+    ("spec.yaml", "[", "cannot be read, while parsing a flow node; start a new run"),
+    ("spec.yaml", "", "holds no run; use the file of another run"),
     ("lock.json", DEEP, "nested too deeply"),
     ("lock.json", "[]", "holds no lock"),
     ("lock.json", '{"hardware": 5}', "holds no lock"),
     ("lock.json", '{"installed": [1]}', "holds no lock"),
+    ("lock.json", "{", "cannot be read, "),
+    ("lock.json", None, "cannot be read, no such file or directory; start a new run"),
+    ("prepared.json", "", ""),
+    ("prepared.json", "[]", ""),
+    ("prepared.json", "{}", ""),
+    ("prepared.json", '{"directory": "/", "model": {"_target_": "os.system"}}', ""),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "line"), STORED, ids=[f"{name} {line[:20]}" for name, _, line in STORED])
-def test_hostile_files_of_a_run(name: str, text: str, line: str, here: Path, refused: Refused) -> None:
+def test_damaged_and_hostile_files_of_a_run(
+    name: str, text: str | None, line: str, here: Path, refused: Refused
+) -> None:
     run = a_run(here)
-    (run / name).write_text(text)
+    (run / name).unlink() if text is None else (run / name).write_text(text)
     before = sorted(here.rglob("*"))
-    lines = refused(lambda: start.resume(Folder(run), [], lambda *_: None))
-    assert any(line in found for found in lines), lines
+    lines = refused(lambda: start.resume(Folder(Path("runs/p/theirs")), [], lambda *_: None))
+    assert any(found.startswith(f"{Path('runs/p/theirs', name)}: ") and line in found for found in lines), lines
     assert sorted(here.rglob("*")) == before
 
 

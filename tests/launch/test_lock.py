@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -64,25 +63,16 @@ def files_of(folder: Path) -> str:
     return found["files"]
 
 
-def test_a_folder_is_told_by_its_content(tmp_path: Path) -> None:
-    one, other = model(tmp_path / "a"), model(tmp_path / "b")
-    assert files_of(one) == files_of(other)  # where it lies does not count
-    (other / "README.md").write_text("words")
-    (other / ".hidden").write_text("")
-    assert files_of(one) == files_of(other)  # nor what no loader reads
-    (other / "model.safetensors").write_bytes(b"x" * 99 + b"y")
-    assert files_of(one) != files_of(other)
-
-
-def test_a_large_file_is_told_by_pieces(tmp_path: Path) -> None:
-    size = provenance.WHOLE_BYTES + 12_345
-    folder = model(tmp_path / "a", **{"model.safetensors": bytes(size)})
-    found, before = provenance.folder_origin(folder), files_of(folder)
+def test_a_folder_is_told_by_its_content_and_a_large_file_by_pieces(tmp_path: Path) -> None:
+    one, other = model(tmp_path / "a"), model(tmp_path / "b", **{"README.md": b"words", ".hidden": b""})
+    assert files_of(one) == files_of(other)  # neither where it lies nor what no loader reads counts
+    large = bytes(provenance.WHOLE_BYTES + 12_345)
+    for before in (b"x" * 100, large):
+        (one / "model.safetensors").write_bytes(before)
+        (other / "model.safetensors").write_bytes(before[:-1] + b"y")
+        assert files_of(one) != files_of(other)
+    found = provenance.folder_origin(one)
     assert found and "8 pieces of 1 MiB" in found["hashed"], "what was not read is told"
-    with (folder / "model.safetensors").open("r+b") as file:
-        file.seek(size - 1)
-        file.write(b"\1")
-    assert files_of(folder) != before
 
 
 def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
@@ -101,17 +91,11 @@ def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
     assert told and told["checkpoint"].endswith("0/checkpoints/step_000001")
 
 
-@pytest.mark.parametrize(
-    ("recorded", "now", "same"),
-    [
-        (None, {"files": "a"}, True),  # transformers downloaded it
-        ({"files": "a", "folder": "/x"}, {"files": "a", "folder": "/y"}, True),
-        ({"files": "a"}, None, False),
-        ([{"files": "a"}], [{"files": "a"}, {"files": "b"}], False),
-    ],
-)
-def test_when_two_origins_are_the_same(recorded: Any, now: Any, same: bool) -> None:
-    assert provenance.same_files(recorded, now) is same
+def test_when_two_origins_are_the_same() -> None:
+    one, other, same = {"files": "a"}, {"files": "b"}, provenance.same_files
+    assert same(None, one), "transformers downloaded it"
+    assert same({**one, "folder": "/x"}, {**one, "folder": "/y"})
+    assert not same(one, None) and not same([one], [one, other])
 
 
 # ---- which source
@@ -145,20 +129,17 @@ def test_changes_to_known_files_count(repository: Callable[..., str], tmp_path: 
     assert len(diffs) == 3, "no two uncommitted states are alike"
 
 
-def test_where_git_fails_what_it_would_say_is_unknown(
+def test_no_program_that_the_repository_names_is_run_and_where_git_fails_its_answer_is_unknown(
     repository: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    git = provenance._git
-    monkeypatch.setattr(provenance, "_git", lambda top, *words: None if words[0] == "diff" else git(top, *words))
-    assert provenance.folder_source(tmp_path) == {"commit": repository("rev-parse", "HEAD"), "diff": "unknown"}
-    repository("update-ref", "-d", "HEAD")
-    assert provenance.folder_source(tmp_path) == {"commit": "unknown"}
-
-
-def test_no_program_that_the_repository_names_is_run(repository: Callable[..., str], tmp_path: Path) -> None:
     for name in ("core.fsmonitor", "diff.external", "diff.x.textconv", "diff.x.command"):
         repository("config", name, "touch ran; true")
     (tmp_path / ".gitattributes").write_text("*.py diff=x\n")
     (tmp_path / "a.py").write_text("2\n")
     assert (provenance.folder_source(tmp_path) or {})["diff"]
     assert not (tmp_path / "ran").exists()
+    git = provenance._git
+    monkeypatch.setattr(provenance, "_git", lambda top, *words: None if words[0] == "diff" else git(top, *words))
+    assert provenance.folder_source(tmp_path) == {"commit": repository("rev-parse", "HEAD"), "diff": "unknown"}
+    repository("update-ref", "-d", "HEAD")
+    assert provenance.folder_source(tmp_path) == {"commit": "unknown"}

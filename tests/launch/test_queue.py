@@ -24,11 +24,9 @@ SAVED = Saved(at=2.5, step=1, path="checkpoints/step_000001")
 class Shown:
     """What is shown; each wait that is told makes the queue say the next of `standings`, after the last it has left."""
 
-    def __init__(self, standing: Path, standings: Sequence[str]) -> None:
-        self.standing, self.coming = standing, iter(standings)
-        self.events: list[Event] = []
-        self.lines: list[str] = []
-        self.state = RunState()
+    def __init__(self, standing: Path, standings: Sequence[str] = ()) -> None:
+        self.standing, self.coming, self.state = standing, iter(standings), RunState()
+        self.events, self.lines = list[Event](), list[str]()
         self.go_on()
 
     def go_on(self) -> None:
@@ -52,8 +50,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "ASK_S", 0.02)
 
 
-def write(folder: Folder, *events: Event) -> None:
+def run_of(tmp_path: Path, *events: Event) -> Folder:
+    folder = Folder(tmp_path / "runs" / "p" / "r")
+    (folder.path / "slurm").mkdir(parents=True)
+    (folder.path / "slurm" / "job.json").write_text('{"id": "12"}')
+    folder.spec.touch()
     folder.events.write_text("".join(to_line(event) + "\n" for event in events))
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -109,20 +112,10 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(tmp_path: Path, fake_slurm: Pa
 
 
 def test_events_are_read_from_any_number_on(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    assert job.tail(folder) == []
-    write(folder, BEGUN, ONE, SAVED, TWO)
+    assert job.tail(Folder(tmp_path)) == []
+    folder = run_of(tmp_path, BEGUN, ONE, SAVED, TWO)
     assert [logged.event for logged in job.tail(folder)] == [BEGUN, ONE, SAVED, TWO]
     assert [logged.event for logged in job.tail(folder, after_seq=1)] == [SAVED, TWO]
-
-
-def run_of(tmp_path: Path, *events: Event) -> Folder:
-    folder = Folder(tmp_path / "runs" / "p" / "r")
-    (folder.path / "slurm").mkdir(parents=True)
-    (folder.path / "slurm" / "job.json").write_text('{"id": "12"}')
-    folder.spec.touch()
-    write(folder, *events)
-    return folder
 
 
 @pytest.mark.parametrize(

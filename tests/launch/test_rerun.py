@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,13 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
+from launcher.data.files import Files
 from launcher.launch import provenance, rerun, start
 from launcher.preflight import plan as planning
 from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
-from launcher.spec.stored import to_yaml
+from launcher.spec import stored
+from launcher.spec.stored import Prepared, to_yaml
 
 ROWS = '{"prompt": "ab>", "response": "ba"}\n' * 8
 
@@ -28,13 +29,24 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: list[str]) -> Fo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text(ROWS)
     words = [word for word in small if not word.startswith("data")]
-    made = resolve(["algorithm=sft", *words, "data=files", "data.train_files=rows.jsonl", "data.train_batch_size=8"])
-    made = replace(made, data=made.data.with_absolute_paths())
-    folder = Folder(tmp_path / "runs/rlrun/first")
+    asked = resolve(["algorithm=sft", *words, "data=files", "data.train_files=rows.jsonl", "data.train_batch_size=8"])
+    folder, prepared = Folder(tmp_path / "runs/rlrun/first"), Prepared.from_local(asked)
     folder.path.mkdir(parents=True)
-    folder.spec.write_text(to_yaml(made))
-    provenance.write(folder, made, to_yaml(made))
+    folder.spec.write_text(to_yaml(asked))
+    folder.prepared.write_text(prepared.to_json())
+    provenance.write(folder, prepared.applied_to(asked), to_yaml(asked))
     return folder
+
+
+def test_what_was_asked_and_what_was_found_stay_two_values(
+    run: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes read both; words of a resume change what was asked."""
+    assert "rows.jsonl" in run.spec.read_text() and str(tmp_path) not in run.spec.read_text()
+    monkeypatch.chdir("/")
+    for read in (stored.read_run(run.path), start.run_of(run, ["data.val_batch_size=3", "trainer.save_freq=7"])):
+        assert isinstance(read.data, Files) and read.data.train_files == (str(tmp_path / "rows.jsonl"),)
+    assert (read.data.val_batch_size, read.trainer.save_freq) == (3, 7)
 
 
 def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
@@ -72,15 +84,15 @@ def test_each_difference_has_a_line(run: Folder) -> None:
         run.lock.write_text(json.dumps({**lock, **change}))
         made = rerun.prepare_rerun(run, [])
         assert len(made.differences) == 1 and made.differences[0].startswith(line) and made.refused == []
+    run.lock.write_text(json.dumps(lock))
+    run.spec.write_text(run.spec.read_text() + "\n")
+    assert rerun.prepare_rerun(run, []).differences == ["spec.yaml: changed by hand since the run began"]
 
 
-def test_words_change_settings(run: Folder) -> None:
+def test_words_change_settings_and_those_that_change_none_are_all_refused(run: Folder) -> None:
     made = rerun.prepare_rerun(run, ["optim.lr=1e-6", "seed=7", "trainer.experiment_name=other"])
     assert (made.run.optim.lr, made.run.seed, made.run.trainer.experiment_name) == (1e-6, 7, "other")
     assert made.differences == [], "what was asked for is no news"
-
-
-def test_words_that_change_no_setting_are_all_refused(run: Folder) -> None:
     with pytest.raises(Problems) as found:
         rerun.prepare_rerun(run, ["algorithm=grpo", "sed=1", "optim.lr=fast", "seed=0,1", "model._target_=os.system"])
     assert [line.split(": ")[0] for line in found.value.lines] == [
@@ -88,6 +100,11 @@ def test_words_that_change_no_setting_are_all_refused(run: Folder) -> None:
     ]  # fmt: skip
     with pytest.raises(Problems, match="brackets stand more than"):
         rerun.prepare_rerun(run, [f"optim.betas={'[' * 700}{']' * 700}"])
+    with pytest.raises(Problems) as found:
+        rerun.prepare_rerun(run, ["data.micro_batch_size_per_gpu=2", "seed=3"])
+    assert [problem.fix for problem in found.value.problems] == ["use trainer.micro_batch_size_per_gpu=2"], (
+        "verl's name"
+    )
 
 
 def test_other_data_is_refused_until_it_is_taken_as_it_is(run: Folder, tmp_path: Path) -> None:
@@ -104,27 +121,19 @@ def test_other_data_is_refused_until_it_is_taken_as_it_is(run: Folder, tmp_path:
 
 
 def test_another_model_is_refused_and_a_lost_one_is_named(run: Folder, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    node = json.dumps({"model_type": "qwen3"})
-    for seen in (False, True):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        (folder / "config.json").write_text(node + "\n" * seen)
-        (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-        made = resolve(["algorithm=sft", "model=hf", f"model.path={folder}", "data=reverse"])
-        if not seen:
-            run.spec.write_text(to_yaml(made))
-            provenance.write(run, made, to_yaml(made))
-            assert rerun.prepare_rerun(run, []).refused == []
+    (folder := tmp_path / "model").mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen3"}')
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    made = resolve(["algorithm=sft", "model=hf", f"model.path={folder}", "data=reverse"])
+    run.prepared.unlink()
+    run.spec.write_text(to_yaml(made))
+    provenance.write(run, made, to_yaml(made))
+    assert rerun.prepare_rerun(run, []).refused == []
+    (folder / "config.json").write_text('{"model_type": "qwen3"}\n')
     assert str(rerun.prepare_rerun(run, []).refused[0]).startswith("model: is not what the run began with, {'folder': ")
     shutil.rmtree(folder)
     with pytest.raises(Problems, match=r"model\.path"):
         rerun.prepare_rerun(run, [])
-
-
-def test_a_spec_that_was_changed_by_hand_is_told(run: Folder) -> None:
-    run.spec.write_text(run.spec.read_text() + "\n")
-    assert rerun.prepare_rerun(run, []).differences == ["spec.yaml: changed by hand since the run began"]
 
 
 # ---- the real command line
@@ -171,10 +180,3 @@ def test_a_run_is_repeated_with_copies_of_its_own_code(
     repeated = rerun.prepare_rerun(Folder(first), [])
     assert repeated.refused == [] and repeated.differences == []
     assert isinstance(repeated.run.reward, Python) and repeated.run.reward.path == str(first / "code/reward/my.py")
-
-
-def test_a_name_of_verls_is_answered_with_ours(run: Folder) -> None:
-    with pytest.raises(Problems) as raised:
-        rerun.prepare_rerun(run, ["data.micro_batch_size_per_gpu=2", "seed=3"])
-    (problem,) = raised.value.problems
-    assert (problem.where, problem.fix) == ("data.micro_batch_size_per_gpu", "use trainer.micro_batch_size_per_gpu=2")

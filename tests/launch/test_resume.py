@@ -92,22 +92,3 @@ def test_where_every_checkpoint_is_damaged_nothing_is_started(done: Folder) -> N
         start.resume(done, [], [])
     assert refused.value.lines[-1] == f"{done.name}: no checkpoint verifies; start a new run"
     assert len(refused.value.lines) == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "line"),
-    [
-        ("spec.yaml", "seed: x\n", "{run}/spec.yaml: algorithm: has no value; "),
-        ("spec.yaml", "[", "{run}/spec.yaml: cannot be read, while parsing a flow node; start a new run"),
-        ("spec.yaml", "", "{run}/spec.yaml: holds no run; use the file of another run"),
-        ("lock.json", "{", "{run}/lock.json: cannot be read, "),
-        ("lock.json", None, "{run}/lock.json: cannot be read, no such file or directory; start a new run"),
-    ],
-)
-def test_a_folder_that_lost_what_it_needs_is_refused_in_words(
-    done: Folder, name: str, text: str | None, line: str
-) -> None:
-    (done.path / name).unlink() if text is None else (done.path / name).write_text(text)
-    with pytest.raises(Problems) as refused:
-        start.resume(done, [], [])
-    assert refused.value.lines[0].startswith(line.format(run=done.path))

@@ -76,7 +76,7 @@ def test_its_events_and_its_console_tell_the_whole_story(trained: tuple[Any, Pat
     ran, run = trained
     state = state_of(run)
     assert (state.run, state.status, state.step, state.steps) == ("rlrun/done", "finished", STEPS, STEPS)
-    assert state.checkpoint == f"checkpoints/step_{STEPS:06d}" and state.alerts == 0 and state.why == ""
+    assert (state.checkpoint, state.alerts, state.why) == (f"checkpoints/step_{STEPS:06d}", 0, "")
     assert steps_of(run) == list(range(STEPS + 1)) and [event.step for event in events(run, Saved)] == [2, 4, 6]
     assert holder(Folder(run)) is None
     # what people grep for in verl's logs
@@ -87,13 +87,16 @@ def test_its_events_and_its_console_tell_the_whole_story(trained: tuple[Any, Pat
     assert len(re.findall("val-core/reverse/reward/mean@1:[0-9.]+", text)) == 3  # before, at 3, at 6
     check_printed(ran.stdout.splitlines(), run)
     assert ran.stderr.endswith("next: rlrun chat runs/rlrun/done; rlrun report runs/rlrun/done\n")
-    held_out, learnt, moved, verdict, last = console(run)[-5:]
     interval = r"[\d.]+ \[[\d.]+–[\d.]+\]"
-    assert re.fullmatch(rf"held out: reverse {interval} at step 6; {interval} at step 0; .*best.*", held_out)
-    assert re.fullmatch(r"learnt from: [\d,]+ tokens with a loss, 100% of the answers with a loss on their end", learnt)
-    assert re.fullmatch(r"weights moved: embedding [\d.]+%, attention [\d.]+%, mlp .*, head .*%", moved)
-    assert re.fullmatch(r"not learned: .* 6 updates are too few.*; use trainer\.total_training_steps=100", verdict)
-    assert last == "finished"
+    said = (
+        rf"held out: reverse {interval} at step 6; {interval} at step 0; .*best.*",
+        r"learnt from: [\d,]+ tokens with a loss, 100% of the answers with a loss on their end",
+        r"weights moved: embedding [\d.]+%, attention [\d.]+%, mlp .*, head .*%",
+        r"not learned: .* 6 updates are too few.*; use trainer\.total_training_steps=100",
+        "finished",
+    )
+    for line, pattern in zip(console(run)[-5:], said, strict=True):
+        assert re.fullmatch(pattern, line)
 
 
 def test_a_ruined_run_is_named_with_a_command_that_works(home: Any, small: list[str]) -> None:
@@ -133,28 +136,22 @@ def workers(launcher: int) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-def close_its_terminal(home: Any, run: Path, *words: str) -> int:
-    """Begin the run in a terminal, and close that after some steps: the system sends SIGHUP, and the picture can no
-    longer be drawn. The exit code."""
-    terminal, inside = pty.openpty()
+def test_a_run_that_lost_its_terminal_is_stopped_and_saved(home: Any, small: list[str]) -> None:
+    """The system sends SIGHUP, and the picture can no longer be drawn."""
+    run, (terminal, inside) = home.run("survivor"), pty.openpty()
 
     def become_its_own() -> None:
         os.setsid()
         fcntl.ioctl(inside, termios.TIOCSCTTY, 0)
 
-    process = home.begin("train", *words, stdin=inside, stdout=inside, stderr=inside, preexec_fn=become_its_own)
+    words, streams = [*small, *LONG, "trainer.experiment_name=survivor"], ("stdin", "stdout", "stderr")
+    process = home.begin("train", *words, preexec_fn=become_its_own, **dict.fromkeys(streams, inside))
     os.close(inside)
     drawn = b""
     while steps_told(run) < 6:
         drawn += os.read(terminal, 65536)
     os.close(terminal)
-    assert b"rlrun/survivor" in drawn
-    return int(process.wait(timeout=120))
-
-
-def test_a_run_that_lost_its_terminal_is_stopped_and_saved(home: Any, small: list[str]) -> None:
-    run = home.run("survivor")
-    assert close_its_terminal(home, run, *small, *LONG, "trainer.experiment_name=survivor") == 128 + signal.SIGHUP
+    assert b"rlrun/survivor" in drawn and process.wait(timeout=120) == 128 + signal.SIGHUP
     stopped = state_of(run)
     assert 0 < stopped.step < LAST and stopped.checkpoint == f"checkpoints/step_{stopped.step:06d}"
     (ended,) = events(run, Ended)
@@ -267,3 +264,33 @@ def test_a_full_disk_does_not_end_the_run(home: Any, small: list[str], small_dis
     why = "the last step is not saved; checkpoints/step_000002 is the newest checkpoint"
     assert ran.stderr.endswith(f"✗ {why}\n") and console(run)[-1] == f"finished: {why}"
     assert steps_of(run) == list(range(STEPS + 1))
+
+
+# ---- a reward that fails for some answers
+
+REWARD = """
+import os
+
+def f(data_source, solution_str, ground_truth, extra_info=None):
+    if "c" in ground_truth[:2]:
+        raise ValueError("a c in it")
+    if ground_truth.startswith("a"):
+        os._exit(3)
+    return {"score": len(set(solution_str) & set(ground_truth)) / 10, "short": len(solution_str) < 6}
+"""
+
+
+def test_a_run_whose_reward_fails_goes_on_and_says_what_was_left_out(home: Any, small: list[str]) -> None:
+    """On two processes, too."""
+    (home.folder / "mine.py").write_text(REWARD)
+    words = ["algorithm=grpo", *small, "sampler.n=4", "reward=python", "reward.path=mine.py", "reward.name=f",
+             "trainer.total_training_steps=4", "trainer.test_freq=2", "hardware.nproc_per_node=2"]  # fmt: skip
+    ran = home("train", *words, "trainer.experiment_name=faults")
+    assert ran.returncode == 0, ran.stderr
+    steps = [event.metrics for event in events(home.run("faults"), Step) if event.step]
+    assert len(steps) == 4 and any(0 < metrics.get("reward/faults", 0) < 32 for metrics in steps)
+    learnt = [metrics for metrics in steps if metrics["actor/skipped_nonfinite"] == 0]
+    assert learnt and all(0 <= metrics["critic/score/short/mean"] <= 1 for metrics in learnt)
+    text = "\n".join(event.text for event in events(home.run("faults"), Alert))
+    assert re.search(r"^reverse:train:.*ValueError: a c in it \(mine.py:6: raise ValueError\(", text, re.MULTILINE)
+    assert "its process ended with exit code 3; " in text and "\nreverse:val:" in f"\n{text}"  # held out, too

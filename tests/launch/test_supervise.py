@@ -11,13 +11,38 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Alert, Crashed, LogReader, Restarted, Step, events_of
+from launcher.core.events import Alert, Crashed, Ended, LogReader, Restarted, Step, events_of
 from launcher.launch.supervise import Supervisor, may_restart, pause_s
 from launcher.monitor.failure import CODE, KILLED, MEMORY, NODE
 from launcher.runs.folder import read_attempts
 
 KILL = {"steps": 3, "code": -9}
 DONE = {"steps": 6}
+NOWHERE = {"refused": ["cluster: has 1 node of 2; use another"]}
+NO_ANSWER = Crashed(lines=("RuntimeError: Read error: Connection reset by peer",), cause="error")
+"""All that rank 0 knows while its cluster dies: that the others, which are gone with their nodes, do not answer."""
+
+
+def flip(run: Path) -> None:
+    """Damages the checkpoint of step 2."""
+    (run / "checkpoints" / "step_000002" / "x").write_text("y")
+
+
+def change_data(run: Path) -> None:
+    (run / "lock.json").write_text(json.dumps({"data": "another"}))
+
+
+def ask(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def crashes(code: int, cause: Any, *lines: str) -> dict[str, Any]:
+    return {"steps": 1, "saves": (1,), "code": code, "crash": Crashed(lines=lines, cause=cause)}
+
+
+def saves(step: int) -> dict[str, Any]:
+    """Gets on by two steps that are saved, and one that is not."""
+    return {**KILL, "saves": (step,)}
 
 
 def test_a_killed_process_is_started_again_and_nothing_is_told_twice(supervised: Callable[..., Any]) -> None:
@@ -40,48 +65,57 @@ def test_a_killed_process_is_started_again_and_nothing_is_told_twice(supervised:
     assert f"restart 1: {again.why}; attempt 2 went back to step 2" in console
 
 
-def test_what_rank_0_says_while_its_cluster_dies_is_not_why(supervised: Callable[..., Any]) -> None:
-    """The others are gone with their nodes; that they do not answer is all that it knows."""
-    crash = Crashed(lines=("RuntimeError: Read error: Connection reset by peer",), cause="error")
-    ran = supervised([{"steps": 2, "code": -9, "lost": "the cluster does not answer", "crash": crash}, DONE])
-    assert ran.outcome.exit_code == 0 and ran.causes == ["node", "finished"]
+ENDS: dict[str, tuple[int, list[dict[str, Any]], tuple[int, str], list[str], list[int], str]] = {
+    # how often it may be restarted, its attempts; exit code and status, causes, steps that stand, and why it ended
+    "a cluster that dies": (3, [{**KILL, "lost": "the cluster does not answer", "crash": NO_ANSWER}, DONE],
+                            (0, "finished"), ["node", "finished"], [1, 2, 3, 4, 5, 6], ""),
+    "no checkpoint between restarts": (2, [KILL] * 3, (1, "failed"), ["killed"] * 3, [1, 2, 3],
+                                       "attempt_3/rank-0.log; restarted 2 times without a new checkpoint"),
+    "a new checkpoint starts the count again": (1, [saves(2), saves(4), saves(6), saves(8), {"steps": 1}],
+                                                (0, "finished"), [*["killed"] * 4, "finished"], [*range(1, 10)], ""),
+    "configuration": (3, [crashes(2, "configuration", "a: b; use c", "d: e")], (2, "failed"), ["configuration"], [1],
+                      "rank 0: a: b; use c; d: e; its log"),
+    "code": (3, [crashes(1, "error", "ValueError: x")], (1, "failed"), ["code"], [1], "rank 0: ValueError: x; its log"),
+    "numbers": (3, [crashes(2, "numbers", "step 9: loss is not finite, 5 steps in a row")], (2, "failed"), ["numbers"],
+                [1], "rank 0: step 9"),
+    "disk": (3, [crashes(1, "error", "OSError: No space left on device")], (1, "failed"), ["disk"], [1],
+             "free space on the disk"),
+    "a cluster that cannot start again is like a lost node": (3, [KILL, NOWHERE, DONE], (0, "finished"),
+                                                              ["killed", "node", "finished"], [1, 2, 3, 4, 5, 6], ""),
+    "a cluster that never starts again": (2, [KILL, NOWHERE, NOWHERE], (2, "failed"), ["killed", "node", "node"],
+                                          [], "cluster: has 1 node of 2; use another"),
+    "a checkpoint broke meanwhile": (3, [{**KILL, "saves": (1, 2), "during": flip}, {"steps": 2}], (0, "finished"),
+                                     ["killed", "finished"], [1, 2, 3], ""),
+    "the only checkpoint broke": (3, [{**saves(2), "during": flip}], (2, "failed"), ["configuration"], [1, 2, 3],
+                                  "(sha256 differs); p/a: no checkpoint verifies; start a new run"),
+    "other data": (3, [{**saves(2), "during": change_data}], (2, "failed"), ["configuration"], [1, 2, 3],
+                   "data: is not what the run began with"),
+    "a signal is passed on": (3, [{"steps": 3, "saves": (2,), "during": ask}], (143, "stopped"), ["stopped"],
+                              [1, 2, 3], "SIGTERM; checkpoints/step_000002 is the newest checkpoint"),
+    "SIGINT to a process itself": (3, [{**saves(1), "code": 130}], (130, "stopped"), ["stopped"], [1, 2, 3],
+                                   "SIGINT to rank 0; checkpoints/step_000001 is"),
+    "SIGTERM to a process without a handler yet": (3, [{**saves(1), "code": -15}], (143, "stopped"), ["stopped"],
+                                                   [1, 2, 3], "SIGTERM to rank 0; checkpoints/step_000001 is"),
+}  # fmt: skip
 
 
-def test_restarts_without_a_checkpoint_between_them_are_counted(supervised: Callable[..., Any]) -> None:
-    ran = supervised([KILL, KILL, KILL], most=2)
-    assert (ran.outcome.exit_code, ran.outcome.state.status) == (1, "failed")
-    assert ran.pauses == [0.0, 0.0, 1.0]
-    assert ran.outcome.state.why.endswith("attempt_3/rank-0.log; restarted 2 times without a new checkpoint")
-    assert ran.steps == [1, 2, 3], "what the last attempt told stays to be looked at"
-    assert ran.causes == ["killed", "killed", "killed"] and len(ran.told(Restarted)) == 2
-
-
-def test_a_new_checkpoint_starts_the_count_again(supervised: Callable[..., Any]) -> None:
-    def gets_on(begin: int) -> dict[str, Any]:
-        return {"steps": 3, "saves": (begin + 2,), "code": -9}
-
-    ran = supervised([gets_on(0), gets_on(2), gets_on(4), gets_on(6), {"steps": 1}], most=1)
-    assert ran.outcome.exit_code == 0 and ran.outcome.state.restarts == 4
-    assert ran.steps == list(range(1, 10)) and ran.pauses == [0.0, 0.0, 0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("lines", "kind", "exit_code", "cause", "why"),
-    [
-        (("a: b; use c", "d: e"), "configuration", 2, "configuration", "rank 0: a: b; use c; d: e; its log"),
-        (("ValueError: x",), "error", 1, "code", "rank 0: ValueError: x; its log"),
-        (("step 9: loss is not finite, 5 steps in a row",), "numbers", 2, "numbers", "rank 0: step 9"),
-        (("OSError: No space left on device",), "error", 1, "disk", "free space on the disk"),
-    ],
-    ids=["configuration", "code", "numbers", "disk"],
-)
-def test_what_would_come_again_is_not_retried(
-    supervised: Callable[..., Any], lines: tuple[str, ...], kind: Any, exit_code: int, cause: str, why: str
-) -> None:
-    crash = Crashed(lines=lines, cause=kind)
-    ran = supervised([{"steps": 1, "saves": (1,), "code": exit_code, "crash": crash}])
-    assert (ran.outcome.exit_code, ran.outcome.crash, ran.causes) == (exit_code, crash, [cause])
-    assert why in ran.outcome.state.why and ran.told(Restarted) == []
+@pytest.mark.parametrize("what", ENDS)
+def test_what_is_restarted_and_how_it_ends(supervised: Callable[..., Any], what: str) -> None:
+    most, script, end, causes, steps, why = ENDS[what]
+    ran = supervised(script, most)
+    state, crash = ran.outcome.state, ran.outcome.crash
+    assert (ran.outcome.exit_code, state.status) == end
+    assert (ran.causes, ran.steps) == (causes, steps) and why in state.why
+    assert len(ran.told(Restarted)) == state.restarts == len(causes) - 1
+    assert ran.pauses == [0.0, 0.0, 1.0][: len(causes)] or (what.startswith("a new c") and not any(ran.pauses))
+    alerts = [alert.text.partition("(")[2] for alert in ran.told(Alert)]
+    assert alerts == ["sha256 differs); resumed from step_000001"] * (what == "a checkpoint broke meanwhile")
+    if "crash" in script[-1]:
+        assert crash == script[-1]["crash"]
+    elif end[0] == 2:  # a refusal; with the fault before it where nothing is left to go on from
+        assert "; ".join(crash.lines) in state.why and ("killed by SIGKILL" in crash.lines[0]) == (
+            "during" in script[0]
+        )
 
 
 def test_who_may_restart_and_pauses_grow_to_a_minute() -> None:
@@ -89,64 +123,6 @@ def test_who_may_restart_and_pauses_grow_to_a_minute() -> None:
     assert may_restart(MEMORY, [KILLED], 3) and not may_restart(MEMORY, [MEMORY], 3), "it would run out again"
     assert not may_restart(MEMORY, [], 0) and not may_restart(CODE, [], 3)
     assert [pause_s(number) for number in range(9)] == [0, 0, 1, 2, 4, 8, 16, 32, 60]
-
-
-# ---- between two attempts
-
-
-def test_a_cluster_that_cannot_start_again_is_tried_like_a_lost_node(supervised: Callable[..., Any]) -> None:
-    nowhere = {"refused": ["cluster: has 1 node of 2; use another"]}
-    ran = supervised([KILL, nowhere, DONE])
-    assert ran.outcome.exit_code == 0 and ran.causes == ["killed", "node", "finished"]
-
-
-def test_where_it_cannot_start_at_all_that_is_said(supervised: Callable[..., Any]) -> None:
-    ran = supervised([KILL, *[{"refused": ["cluster: has 1 node of 2; use another"]}] * 2], most=2)
-    assert (ran.outcome.exit_code, ran.outcome.state.status) == (2, "failed")
-    assert ran.outcome.crash and ran.outcome.crash.lines == ("cluster: has 1 node of 2; use another",)
-
-
-@pytest.fixture
-def flip(tmp_path: Path) -> Callable[[], None]:
-    """Damages the checkpoint of step 2."""
-    return lambda: (tmp_path / "p" / "a" / "checkpoints" / "step_000002" / "x").write_text("y")
-
-
-def test_a_checkpoint_that_broke_meanwhile_is_told(supervised: Callable[..., Any], flip: Callable[[], None]) -> None:
-    ran = supervised([{"steps": 3, "saves": (1, 2), "code": -9, "during": flip}, {"steps": 2}])
-    assert ran.outcome.exit_code == 0 and ran.steps == [1, 2, 3]
-    (alert,) = ran.told(Alert)
-    assert isinstance(alert, Alert) and alert.text.endswith("(sha256 differs); resumed from step_000001")
-
-
-def test_where_no_checkpoint_verifies_it_fails_with_both_reasons(
-    supervised: Callable[..., Any], flip: Callable[[], None]
-) -> None:
-    ran = supervised([{"steps": 3, "saves": (2,), "code": -9, "during": flip}])
-    assert ran.outcome.exit_code == 2 and ran.outcome.crash and len(ran.outcome.crash.lines) == 3
-    assert "killed by SIGKILL" in ran.outcome.crash.lines[0] and ran.steps == [1, 2, 3]
-    assert ran.outcome.crash.lines[-1] == "p/a: no checkpoint verifies; start a new run"
-
-
-def test_other_data_is_not_gone_on_with(supervised: Callable[..., Any], tmp_path: Path) -> None:
-    def change() -> None:
-        (tmp_path / "p" / "a" / "lock.json").write_text(json.dumps({"data": "another"}))
-
-    ran = supervised([{"steps": 3, "saves": (2,), "code": -9, "during": change}])
-    assert ran.outcome.exit_code == 2 and "data: is not what the run began with" in ran.outcome.state.why
-
-
-# ---- asked to end
-
-
-def ask() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_a_signal_is_passed_on_and_is_no_fault(supervised: Callable[..., Any]) -> None:
-    ran = supervised([{"steps": 3, "saves": (2,), "during": ask}])
-    assert (ran.outcome.exit_code, ran.outcome.state.status, ran.causes) == (143, "stopped", ["stopped"])
-    assert ran.outcome.state.why == "SIGTERM; checkpoints/step_000002 is the newest checkpoint"
 
 
 def test_a_signal_in_the_pause_ends_the_run(supervised: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +144,27 @@ def test_a_signal_in_the_pause_ends_the_run(supervised: Callable[..., Any], monk
     assert ran.causes == ["killed"] and ran.steps == [1, 2], "nothing was started, and the way to go on is there"
 
 
-@pytest.mark.parametrize(("code", "name"), [(130, "SIGINT"), (-15, "SIGTERM")])
-def test_a_process_that_was_asked_itself_is_no_fault(supervised: Callable[..., Any], code: int, name: str) -> None:
-    """Negative: before its signal handler was installed."""
-    ran = supervised([{"steps": 1, "saves": (1,), "code": code}])
-    assert ran.outcome.exit_code == 128 + getattr(signal, name) and ran.outcome.state.status == "stopped"
-    assert ran.outcome.state.why.startswith(f"{name} to rank 0; checkpoints/step_000001 is")
+# ---- a critical finding: nothing follows, a checkpoint and a pause, or the end
+
+FINDS = ["health.rules.no-signal.metric=loss", "health.rules.no-signal.when='last(loss) >= 1'",
+         "health.rules.no-signal.text='answers to a prompt had the same score'",
+         "health.rules.no-signal.fix={rlrun: 'sampler.n=16'}"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "exit_code", "how", "why"),
+    [
+        ("pause", 143, "stopped", "paused by no-signal at step 1: "),
+        ("stop", 1, "failed", "stopped by no-signal at step 1: "),
+        ("warn", 0, "finished", "answers to a prompt had the same score"),
+    ],
+)
+def test_a_critical_finding(supervised: Callable[..., Any], what: str, exit_code: int, how: str, why: str) -> None:
+    ran = supervised([{"steps": 3, "saves": (3,)}], words=[*FINDS, f"health.on_critical={what}"])
+    critical, *others = [alert for alert in ran.told(Alert) if alert.level == "critical"]
+    assert critical.rule == "no-signal" and others == []
+    (ended,) = ran.told(Ended)
+    assert (ran.outcome.exit_code, ended.how) == (exit_code, how) and ended.why.startswith(why)
+    assert ended.following[0] == ("logs" if what == "stop" else "rerun"), "what is advised may not change on a resume"
+    again = ran.resumed({"steps": 2})  # the finding is known, and ends it no second time
+    assert (again.exit_code, again.state.step) == (0, 5)

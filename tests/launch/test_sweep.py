@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -32,22 +32,16 @@ def names(*differs: dict[str, str]) -> list[str]:
     return points.names_of([Point((), each) for each in differs])
 
 
-@pytest.mark.parametrize(
-    ("differs", "name"),
-    [
+def test_a_point_is_named_by_what_differs_and_names_are_short_safe_and_all_different() -> None:
+    for differs, name in (
         ({"optim.lr": "1e-06", "seed": "0"}, "lr_1e-06-seed_0"),
         ({"algorithm": "grpo", "sampler.n": "8"}, "grpo-n_8"),  # a choice says what it is
         ({"optim.lr": "1e+16"}, "lr_1e16"),  # 1e-16 would be another number
         ({"model.path": "Qwen/Qwen3-0.6B"}, "path_Qwen-Qwen3-0.6B"),
         ({"data.instruction": "'../../x; rm'"}, "instruction_x-rm"),
         ({}, "only"),
-    ],
-)
-def test_a_point_is_named_by_what_differs(differs: dict[str, str], name: str) -> None:
-    assert names(differs) == [name]
-
-
-def test_names_are_short_safe_and_all_different() -> None:
+    ):
+        assert names(differs) == [name]
     long = [{f"data.key{key}": f"{'v' * 40}{value}" for key in range(6)} for value in range(3)]
     alike = [{"a.b": "x/y"}, {"a.b": "x:y"}, {"a.b": "X_y"}]  # one folder where case does not count
     for found in (names(*long), names(*alike)):
@@ -91,24 +85,17 @@ def test_the_record_is_read_back_and_each_sweep_has_a_number_of_its_own(here: Pa
     assert begun("seed=0,1").path.name[-6:] == "sweep2"
     (made.path.parent / "sft-llama-64x2-sweep3-seed_0").mkdir()  # somebody's copy of a run
     assert begun("seed=0,1").path.name[-6:] == "sweep4"
-    assert [entry.run for entry in made.points] == ["sft-llama-64x2-sweep1-seed_0", "sft-llama-64x2-sweep1-seed_1"]
-    run = resolve(made.points[1].words)
-    assert (run.seed, run.trainer.experiment_name) == (1, "sft-llama-64x2-sweep1-seed_1")
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["trainer.experiment_name=mine", "seed=0,1"], "mine-sweep1"),
-        (["model.hidden_size=16,32"], "sweep-sweep1"),  # labels differ
-        ([f"trainer.experiment_name={'n' * 128}", "seed=0"], f"{'n' * 50}-sweep1"),
-    ],
-)
-def test_its_name(words: list[str], name: str) -> None:
-    made = begun(*words)
-    assert made.path.name == name
-    for entry in made.points:
-        assert resolve(entry.words).trainer.experiment_name == entry.run  # given once, and fit for a folder
+    for sweep, name in (
+        (made, "sft-llama-64x2-sweep1"),
+        (begun("trainer.experiment_name=mine", "seed=0,1"), "mine-sweep1"),
+        (begun("model.hidden_size=16,32", "seed=0,1"), "sweep-sweep1"),  # labels differ
+        (begun(f"trainer.experiment_name={'n' * 128}", "seed=0,1"), f"{'n' * 50}-sweep1"),
+    ):
+        assert sweep.path.name == name
+        for entry in sweep.points:  # the name is given once, and fit for a folder
+            run = resolve(entry.words)
+            assert run.trainer.experiment_name == entry.run == f"{name}-{entry.name}"
+            assert run.seed == int(entry.differs["seed"])
 
 
 def seen(made: points.Sweep) -> list[tuple[str, str]]:
@@ -159,25 +146,30 @@ def test_how_points_end_that_never_began_is_kept_until_they_are_queued_again(mon
     assert seen(made)[0] == ("failed", f"killed by SIGKILL; its log is {log}"), "no problem of the drive before"
 
 
-def test_a_record_of_an_earlier_version_is_read() -> None:
-    made = begun("seed=0,1")
+def rewrite(made: points.Sweep, change: Callable[[Any], None]) -> None:
     node = json.loads((made.path / points.FILE).read_text())
-    for point in node["points"]:
-        point |= {"needs": {"cores": 0, "gpus": 0}, "status": "stopped", "exit_code": 143, "why": "x"}
-    del node["points"][1]["status"]
+    change(node)
     (made.path / points.FILE).write_text(json.dumps(node))
+
+
+def test_a_record_of_an_earlier_version_is_read() -> None:
+    made, old = begun("seed=0,1"), {"needs": {"cores": 0, "gpus": 0}, "exit_code": 143, "why": "x"}
+    rewrite(made, lambda node: [point.update(old) for point in node["points"]])
+    rewrite(made, lambda node: (node["points"][0].update(status="stopped"), node["points"][1].pop("status")))
     assert seen(made) == [("stopped", "x"), ("waiting", "x")]
 
 
-@pytest.mark.parametrize("change", [{"points": 5}, {"points": [{"name": "a"}]}, "run", "status"])
-def test_a_record_that_was_changed_is_refused(change: object) -> None:
-    made = begun("seed=0,1")
-    node = json.loads((made.path / points.FILE).read_text())
-    if isinstance(change, dict):
-        node |= change
-    else:
-        node["points"][0][change] = "../../elsewhere"
-    (made.path / points.FILE).write_text(json.dumps(node))
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda node: node.update(points=5),
+        lambda node: node.update(points=[{"name": "a"}]),
+        lambda node: node["points"][0].update(run="../../elsewhere"),
+        lambda node: node["points"][0].update(status="../../elsewhere"),
+    ],
+)
+def test_a_record_that_was_changed_is_refused(change: Callable[[Any], None]) -> None:
+    rewrite(made := begun("seed=0,1"), change)
     with pytest.raises(Problems, match=r"sweep.json: cannot be read"):
         points.read(made.path)
 
@@ -185,8 +177,11 @@ def test_a_record_that_was_changed_is_refused(change: object) -> None:
 # ---- room
 
 
+Placed = Callable[..., tuple[Queue, list[object]]]
+
+
 @pytest.fixture
-def placed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Queue, list[object]]]:
+def placed(monkeypatch: pytest.MonkeyPatch) -> Placed:
     """The queue, and the GPUs of each run that finds a place, False for each that does not; they go on until `ends`
     says otherwise."""
     monkeypatch.setattr(queue, "RunProcess", Process)
@@ -217,13 +212,11 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Queue, list[o
         (8, [Needs(1, 3), Needs(1, 1), Needs(1)], [None, False, None]),  # more GPUs than are here
     ],
 )
-def test_who_finds_a_place(
-    parallel: int | None, wanted: list[Needs], expected: list[object], placed: Callable[..., tuple[Queue, list[object]]]
-) -> None:
+def test_who_finds_a_place(parallel: int | None, wanted: list[Needs], expected: list[object], placed: Placed) -> None:
     assert placed(parallel, *wanted)[1] == expected
 
 
-def test_a_place_that_is_given_back_is_taken_again(placed: Callable[..., tuple[Queue, list[object]]]) -> None:
+def test_a_place_that_is_given_back_is_taken_again(placed: Placed) -> None:
     waiting, found = placed(None, Needs(1, 2), Needs(1, 1))
     assert found == [("a", "b"), False]
     first, second = waiting.runs

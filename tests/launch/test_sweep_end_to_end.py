@@ -55,8 +55,8 @@ def test_points_run_side_by_side_and_are_told_apart(rlrun: Any, small: list[str]
         printed = [line for line in output if not line.startswith(("! ", "✗ ", "next: "))]  # these are not in the log
         check_printed(printed, run)  # whole lines, in order, none of another's
         assert (run / "words.txt").read_text().endswith(f"experiment_name=both-sweep1-{name}\n")
-    began, ended = zip(*(_span(rlrun.run(f"both-sweep1-{name}")) for name in ("sft", "grpo")), strict=True)
-    assert max(began) < min(ended), "both ran at a time"
+    states = [state_of(rlrun.run(f"both-sweep1-{name}")) for name in ("sft", "grpo")]
+    assert max(state.started_at for state in states) < min(state.last_at for state in states), "both ran at a time"
     first, *rows = ran.stdout.splitlines()[-3:]
     assert first.split() == ["point", "status", "step", "held", "out", "time", "folder"]
     assert [row.split()[:3] for row in rows] == [["sft", "finished", "2/2"], ["grpo", "doubtful", "2/2"]]
@@ -67,12 +67,6 @@ def test_points_run_side_by_side_and_are_told_apart(rlrun: Any, small: list[str]
     before = steps_told(rlrun.run("both-sweep1-sft"))
     again = points.drive(points.read(sweep), lambda *_: None)
     assert (again, steps_told(rlrun.run("both-sweep1-sft"))) == (0, before), "what is done stays"
-
-
-def _span(run: Path) -> tuple[float, float]:
-    state = state_of(run)
-    assert state.started_at and state.last_at
-    return state.started_at, state.last_at
 
 
 POINTS = ["seed=0,1,2", "--parallel", "2"]
@@ -136,6 +130,4 @@ def test_a_sweep_that_was_stopped_goes_on_until_it_is_killed(
 
 
 def holder_of(run: Path) -> int:
-    who = holder(Folder(run))
-    assert who
-    return int(who["pid"])
+    return int(holder(Folder(run))["pid"])

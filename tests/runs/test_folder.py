@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,11 @@ time.sleep(60)
 """
 
 
+Hold = Callable[..., tuple[subprocess.Popen[str], int]]
+
+
 @pytest.fixture
-def hold(folder: Folder) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+def hold(folder: Folder) -> Iterator[Hold]:
     """Another process that holds the run's lock, and the child that holds it too (0: none)."""
     began: list[int] = []
 
@@ -78,15 +82,11 @@ def hold(folder: Folder) -> Iterator[Callable[..., tuple[subprocess.Popen[str], 
 
     yield begin
     for pid in began:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
-def test_a_second_writer_is_refused_at_once_and_told_who_writes(
-    folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
-) -> None:
+def test_a_second_writer_is_refused_at_once_and_told_who_writes(folder: Folder, hold: Hold) -> None:
     process, _ = hold()
     assert holder(folder) == {"pid": process.pid, "host": HOST} and writer_here(folder) == process.pid
     with pytest.raises(Problems) as refused:
@@ -101,9 +101,7 @@ def test_a_second_writer_is_refused_at_once_and_told_who_writes(
     assert holder(folder) is None
 
 
-def test_a_child_keeps_the_run_locked_until_it_ends(
-    folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
-) -> None:
+def test_a_child_keeps_the_run_locked_until_it_ends(folder: Folder, hold: Hold) -> None:
     process, child = hold("child")
     process.kill()
     process.wait()
@@ -133,51 +131,40 @@ def test_what_a_killed_writer_left_in_the_file_is_no_obstacle(folder: Folder, le
 # ---- names
 
 
-@pytest.mark.parametrize(("there", "free"), [
-    ([], "sft-tiny-1"), (["sft-tiny-1", "sft-tiny-2", "sft-tiny-10"], "sft-tiny-3"),
-    (["sft-tiny", "sft-tiny-2", "sft-tiny-01", "grpo-tiny-1"], "sft-tiny-1"),
-])  # fmt: skip
-def test_a_free_name(tmp_path: Path, there: list[str], free: str) -> None:
-    for name in there:
-        (tmp_path / "p" / name).mkdir(parents=True)
-    assert free_name(tmp_path, "p", "sft-tiny") == free
-
-
-def test_a_new_run_takes_its_folder_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_new_run_takes_a_free_name_and_its_folder_for_its_owner_only(tmp_path: Path) -> None:
+    for label, there, free in (
+        ("a", [], "a-1"), ("b", ["b-1", "b-2", "b-10"], "b-3"), ("c", ["c", "c-2", "c-01", "grpo-c-1"], "c-1"),
+    ):  # fmt: skip
+        for name in there:
+            (tmp_path / "p" / name).mkdir(parents=True)
+        assert free_name(tmp_path, "p", label) == free
     folder, lock = take(tmp_path, "p", "a")
     with lock:
         assert folder.path == tmp_path / "p" / "a" and folder.name == "p/a"
-        assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
         assert holder(folder) == {"pid": os.getpid(), "host": HOST}
         logs = folder.new_attempt()
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (logs, logs.parent)] == [0o700, 0o700]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder.path, logs, logs.parent)] == [0o700] * 3
 
 
 @pytest.mark.parametrize(
-    ("left", "taken"),
+    ("name", "text", "taken"),
     [
-        ({}, True),
-        ({"events.jsonl": text_of([STARTED, Phase(name="loading")])}, True),  # it ended before its first step
-        ({"events.jsonl": text_of([STARTED, step(0)])}, False),
-        ({"checkpoints/step_000002/trainer.json": "{}"}, False),  # its log is gone, its weights are not
-        ({"refused.jsonl": "{}\n", "spec.yaml": "x"}, True),  # its data was refused
+        ("events.jsonl", text_of([STARTED, Phase(name="loading")]), True),  # it ended before its first step
+        ("events.jsonl", text_of([STARTED, step(0)]), False),
+        ("checkpoints/step_000002/trainer.json", "{}", False),  # its log is gone, its weights are not
+        ("refused.jsonl", "{}\n", True),  # its data was refused
     ],
-    ids=["nothing", "no step", "a step", "a checkpoint", "refused data"],
 )
-def test_what_was_trained_is_not_overwritten(tmp_path: Path, left: dict[str, str], taken: bool) -> None:
-    for name, text in left.items():
-        file = tmp_path / "p" / "a" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    if taken:
-        with take(tmp_path, "p", "a")[1]:
-            return
-    with pytest.raises(Problems) as refused:
-        take(tmp_path, "p", "a")
-    path = tmp_path / "p" / "a"
-    assert refused.value.lines == [
-        f"trainer.experiment_name: {path} is there already; use another name, or rlrun train --resume {path}"
-    ]
+def test_what_was_trained_is_not_overwritten(tmp_path: Path, name: str, text: str, taken: bool) -> None:
+    file = (path := tmp_path / "p" / "a") / name
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    try:
+        take(tmp_path, "p", "a")[1].__exit__()
+        assert taken
+    except Problems as refused:
+        fix = f"use another name, or rlrun train --resume {path}"
+        assert refused.lines == [f"trainer.experiment_name: {path} is there already; {fix}"] * (not taken)
 
 
 def test_attempts_are_counted_by_their_numbers(folder: Folder) -> None:
@@ -235,37 +222,25 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [
-        ("one", "runs/p/one"),  # unique
-        ("q/two", "runs/q/two"),
-        ("{tmp}/runs/p/two", "runs/p/two"),
-        ("runs/p/one/../two", "runs/p/two"),
-    ],
-)
-def test_a_run_is_found(root: Path, tmp_path: Path, name: str, path: str) -> None:
-    found = store.find(name.format(tmp=tmp_path), root)
-    assert found.path.resolve() == (tmp_path / path).resolve()
-    assert found.name == path.removeprefix("runs/")
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("two", "'two': is the name of 2 runs; use p/two or q/two"),
-        ("tiny-2", "'tiny-2': no run of that name in {root}; did you mean q/tiny-1?"),
-        ("a\0b", "'a\\x00b': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
-        ("a" * 300, f"'{'a' * 76}...: no run of that name in {{root}}; it may be p/one, p/two, q/tiny-1, q/two"),
-        ("~no-such-user", "'~no-such-user': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
-    ],
-)
-def test_a_run_that_is_not_found(root: Path, name: str, line: str) -> None:
-    with pytest.raises(Problems) as found:
-        store.find(name, root)
-    assert found.value.lines == [line.format(root=root)]
-    with pytest.raises(Problems, match="there is none yet"):
-        store.find(name, root / "none")
+def test_a_run_is_found_by_its_name_or_path_or_it_is_said_why_not(root: Path, tmp_path: Path) -> None:
+    for name, path in (
+        ("one", "p/one"), ("q/two", "q/two"), (f"{tmp_path}/runs/p/two", "p/two"), ("runs/p/one/../two", "p/two"),
+    ):  # fmt: skip
+        found = store.find(name, root)
+        assert (found.path.resolve(), found.name) == ((root / path).resolve(), path)
+    every = f"no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"
+    for name, line in {
+        "two": "'two': is the name of 2 runs; use p/two or q/two",
+        "tiny-2": f"'tiny-2': no run of that name in {root}; did you mean q/tiny-1?",
+        "a\0b": f"'a\\x00b': {every}",
+        "a" * 300: f"'{'a' * 76}...: {every}",
+        "~no-such-user": f"'~no-such-user': {every}",
+    }.items():
+        with pytest.raises(Problems) as refused:
+            store.find(name, root)
+        assert refused.value.lines == [line]
+        with pytest.raises(Problems, match="there is none yet"):
+            store.find(name, root / "none")
     assert list(store.every(root / "none")) == []
 
 

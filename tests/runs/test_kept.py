@@ -56,19 +56,13 @@ def test_each_is_told_with_what_was_measured_of_it(run: Made) -> None:
     assert [(one.newest, one.best) for one in (two, four, six)] == [(False, False), (False, True), (True, False)]
 
 
-@pytest.mark.parametrize(
-    ("of_run", "asked", "best"),
-    [
-        (None, None, 4),  # the main score
-        (LOSS, None, 6),  # what the run keeps them by
-        (LOSS, REWARD, 4),  # what a person asks
-        (None, LOSS, 6),  # where less is more
-    ],
-)
+@pytest.mark.parametrize(("of_run", "best", "best_by_reward"), [(None, 4, 4), (LOSS, 6, 4)])
 def test_the_best_is_by_the_metric_asked_or_the_runs_own(
-    of_run: str | None, asked: str | None, best: int, run: Made
+    of_run: str | None, best: int, best_by_reward: int, run: Made
 ) -> None:
-    assert keeping.best(run(of_run), asked).step == best
+    """Of a loss, less is more; without either it is the main score that counts."""
+    folder = run(of_run)
+    assert [keeping.best(folder, asked).step for asked in (None, REWARD, LOSS)] == [best, best_by_reward, 6]
 
 
 def test_a_damaged_one_is_named_and_is_neither_newest_nor_best(run: Made) -> None:
@@ -102,16 +96,15 @@ def test_a_checkpoint_alone_knows_how_good_it_is(run: Made) -> None:
 
 def test_what_is_not_there_is_named(run: Made) -> None:
     folder = run()
-    with pytest.raises(Problems) as found:
-        keeping.kept(folder, "val/los")
-    assert found.value.lines == ["--metric: no checkpoint has 'val/los'; did you mean val/loss?"]
-    with pytest.raises(Problems) as found:
-        keeping.of_step(folder, 3)
-    assert found.value.lines == ["--step: p/r has no checkpoint of step 3; it has 2, 4, 6"]
     spoil(folder, 2)
-    with pytest.raises(Problems) as found:
-        keeping.of_step(folder, 2)
-    assert found.value.lines[0] == "--step: the checkpoint of step 2 does not verify; use another"
+    for ask, asked, line in (
+        (keeping.kept, "val/los", "--metric: no checkpoint has 'val/los'; did you mean val/loss?"),
+        (keeping.of_step, 3, "--step: p/r has no checkpoint of step 3; it has 2, 4, 6"),
+        (keeping.of_step, 2, "--step: the checkpoint of step 2 does not verify; use another"),
+    ):
+        with pytest.raises(Problems) as found:
+            ask(folder, asked)
+        assert found.value.lines[0] == line
     shutil.rmtree(folder.checkpoints)
     assert keeping.kept(folder) == []
     for ask in (keeping.best, keeping.newest):

@@ -58,14 +58,10 @@ def command(*words: str) -> Callable[[], str]:
     return call
 
 
-def test_it_is_seen_as_its_events_say(run: Folder) -> None:
-    Lock(run)
-    shown = as_plain_user(command("show", "a"))
-    assert shown.startswith("0 ") and "its processes are gone" not in shown
-
-
-def test_it_is_not_stopped(run: Folder) -> None:
+def test_it_is_seen_as_its_events_say_and_not_stopped(run: Folder) -> None:
     with Lock(run):
+        shown = as_plain_user(command("show", "a"))
+        assert shown.startswith("0 ") and "its processes are gone" not in shown
         stopped = as_plain_user(lambda: command("stop", "none" if os.geteuid() == 0 else "a")())
     assert stopped.startswith("2 ") and "permission denied" in stopped, stopped
     assert sorted(path.name for path in Path("runs/p/a").iterdir()) == [".lock", "spec.yaml"]

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,14 +40,17 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
         yield Folder(path)
 
 
+Asked = tuple[StopRequest, ScriptedCluster]
+
+
 @pytest.fixture
-def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> tuple[StopRequest, ScriptedCluster]:
+def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
     job = ScriptedCluster()
     return StopRequest(job, folder), job
 
 
-def test_the_first_signal_stops_and_the_next_one_kills(asked: tuple[StopRequest, ScriptedCluster]) -> None:
+def test_the_first_signal_stops_and_the_next_one_kills(asked: Asked) -> None:
     request, job = asked
     before = signal.getsignal(signal.SIGTERM)
     with handle_signals(request):
@@ -60,9 +62,7 @@ def test_the_first_signal_stops_and_the_next_one_kills(asked: tuple[StopRequest,
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_outside_the_main_thread_only_the_file_stops(
-    folder: Folder, asked: tuple[StopRequest, ScriptedCluster]
-) -> None:
+def test_outside_the_main_thread_only_the_file_stops(folder: Folder, asked: Asked) -> None:
     request, job = asked
     before = signal.getsignal(signal.SIGTERM)
 
@@ -77,31 +77,27 @@ def test_outside_the_main_thread_only_the_file_stops(
     assert job.told == [signal.SIGTERM]
 
 
-def test_a_save_request_counts_as_the_first_signal(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
-    request, job = asked
-    ask(folder, "save")
-    assert stat.S_IMODE((folder.path / ".stop").stat().st_mode) == 0o600
-    for _ in range(3):
-        request.look()
-    assert job.told == [signal.SIGTERM] and request.signals == [signal.SIGTERM]
-    assert not (folder.path / ".stop").exists(), "it is handled once"
-    ask(folder, "now")
-    request.look()
-    assert job.told == [signal.SIGTERM, "kill"], "who does not want to wait asks again"
-
-
-def test_who_asks_twice_to_save_ends_nothing(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
+def test_who_asks_twice_to_save_ends_nothing_and_who_does_not_want_to_wait_asks_for_now(
+    folder: Folder, asked: Asked
+) -> None:
     """As `rlrun stop` where saving takes long, and as two people at the page."""
     request, job = asked
     before = signal.signal(signal.SIGTERM, request.request)
     try:
-        for _ in range(2):
-            store.stop(folder, now=False, wait_s=0.0)
+        for number in range(3):
+            if number:
+                store.stop(folder, now=False, wait_s=0.0)
             ask(folder, "save")
-            request.look()
-        assert job.told == [signal.SIGTERM]
+            assert stat.S_IMODE((folder.path / ".stop").stat().st_mode) == 0o600
+            for _ in range(3):
+                request.look()
+            assert job.told == request.signals == [signal.SIGTERM]
+            assert not (folder.path / ".stop").exists(), "it is handled once"
+        ask(folder, "now")
+        request.look()
+        assert job.told == [signal.SIGTERM, "kill"]
         store.stop(folder, now=True, wait_s=0.0)
-        assert job.told[:2] == [signal.SIGTERM, "kill"]
+        assert job.told == [signal.SIGTERM, *["kill"] * 3]
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -120,9 +116,7 @@ def test_a_request_older_than_the_run_is_ignored(tmp_path: Path, monkeypatch: py
         assert job.told == [signal.SIGTERM, "kill"]
 
 
-def test_invalid_requests_are_ignored(
-    folder: Folder, asked: tuple[StopRequest, ScriptedCluster], tmp_path: Path
-) -> None:
+def test_invalid_requests_are_ignored(folder: Folder, asked: Asked, tmp_path: Path) -> None:
     request, job = asked
     file = folder.path / ".stop"
     for text in (b"", b"\xff\xfe", b"save\n" * 10**6, b"NOW"):
@@ -137,25 +131,13 @@ def test_invalid_requests_are_ignored(
     assert job.told == [] and (tmp_path / "elsewhere").exists()
 
 
-def test_a_run_of_another_host_is_asked_by_its_folder(
-    tmp_path: Path, asked: tuple[StopRequest, ScriptedCluster]
-) -> None:
-    folder = Folder(tmp_path / "q")
-    folder.path.mkdir()
-    job, ended = ScriptedCluster(), threading.Event()
-
-    def remote() -> None:
-        with Lock(folder):
-            (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
-            request = StopRequest(job, folder)
-            ended.set()
-            while not request:
-                request.look()
-                time.sleep(0.01)
-
-    other = threading.Thread(target=remote)
-    other.start()
-    ended.wait()
-    assert store.stop(folder, now=False, wait_s=10) == "stopped"
-    other.join()
+def test_a_run_of_another_host_is_asked_by_its_folder(folder: Folder, asked: Asked) -> None:
+    request, job = asked
+    (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+    with ThreadPoolExecutor(1) as threads:
+        stopped = threads.submit(store.stop, folder, now=False, wait_s=0.5)
+        while not request:
+            request.look()
+            time.sleep(0.01)
+        assert stopped.result().startswith("was asked to stop and is still saving")
     assert job.told == [signal.SIGTERM] and not (folder.path / ".stop").exists()

@@ -11,19 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.core.events import (
-    Alert,
-    Event,
-    Phase,
-    Restarted,
-    Resumed,
-    Sample,
-    Step,
-    Usage,
-    events_of,
-    is_damage,
-    to_line,
-)
+from launcher.core.events import Alert, Event, Phase, Restarted, Resumed, Sample, Step, events_of, is_damage, to_line
 from launcher.core.problems import Problems
 from launcher.core.redaction import printable
 from launcher.server.columns import Columns
@@ -34,23 +22,15 @@ from launcher.server.services import SharedCache
 VALUES = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0, 3, True, 10**25]))
 METRICS = st.dictionaries(st.sampled_from(["a", "b", "critic/score/mean", "\x1b[2J<b>", "ä,€"]), VALUES, max_size=4)
 STEPS = st.integers(0, 6)
+A_STEP = st.builds(Step, at=st.floats(0, 1e9), step=STEPS, metrics=METRICS)
 EVENTS = st.one_of(
-    st.builds(Step, at=st.floats(0, 1e9), step=STEPS, metrics=METRICS),
-    st.builds(Step, at=st.floats(0, 1e9), step=STEPS, metrics=METRICS),
+    A_STEP, A_STEP,
     st.builds(lambda step: Restarted(step=step, attempt=2, cause="killed", why="x"), STEPS),
     st.builds(lambda step: Resumed(step=step, attempt=2), STEPS),
-    st.builds(
-        lambda step, text: Sample(step=step, data_source="d", prompt=text, response="r", ground_truth="", score=None),
-        STEPS,
-        st.text(max_size=9),
-    ),
+    st.builds(lambda step, text: Sample(step=step, data_source="d", prompt=text, response="", ground_truth="",
+                                        score=None), STEPS, st.text(max_size=9)),
     st.builds(lambda: Phase(name="rollout")),
     st.builds(lambda step: Alert(step=step, text="t"), STEPS),
-    st.builds(
-        lambda rank: Usage(rank=rank, host="h", cpu_percent=1.0, memory_bytes=1, machine_cpu_percent=1.0,
-                           machine_memory_bytes=1, machine_memory_total_bytes=2, disk_free_bytes=None),
-        st.integers(0, 2),
-    ),
 )  # fmt: skip
 OTHER_HANDS = st.sampled_from([
     b"{", b"null", b'"Step"', b"[1]", b"\xff", b'{"kind":"Step"}', b'{"kind":"Step","step":1,"metrics":{"a":null}}',
@@ -62,6 +42,13 @@ LINES = st.lists(st.one_of(EVENTS, EVENTS, OTHER_HANDS), max_size=30)
 
 def line_of(seq: int, each: Event | bytes) -> bytes:
     return (each if isinstance(each, bytes) else to_line(each, seq=seq, attempt=1).encode()) + b"\n"
+
+
+def write_steps(path, *metrics):
+    """A log of a step for each of these metrics, whose clock goes back."""
+    steps = (Step(at=100.0 - n, step=n + 1, metrics=each) for n, each in enumerate(metrics))
+    path.write_bytes(b"".join(line_of(n, step) for n, step in enumerate(steps)))
+    return Columns.of(path)
 
 
 def same(a: float, b: float) -> bool:
@@ -83,7 +70,7 @@ def test_columns_hold_what_stands_in_the_log(tmp_path_factory, lines, stops, cut
         for row, each in enumerate(steps):
             logged = {printable(name): repr(float(value)) for name, value in each.metrics.items()}
             assert {name: repr(value) for name, value in found.metrics_at(row).items()} == logged
-        others = (Sample, Phase, Alert, Usage, Restarted, Resumed)
+        others = (Sample, Phase, Alert, Restarted, Resumed)
         rest = [event for event in stand if isinstance(event, others) and not is_damage(event)]
         assert list(found.events(*others)) == rest
         assert found.end.seq == stop
@@ -104,11 +91,8 @@ def test_no_extreme_is_lost(values, buckets):
 
 
 def test_axes_and_names(tmp_path):
-    path = tmp_path / "events.jsonl"
-    metrics = [{"reward": 1.0, "perf/total_num_tokens": 10.0}, {"reward": math.nan}, {"perf/total_num_tokens": 5.0}]
-    steps = [Step(at=100.0 - n, step=n + 1, metrics=each) for n, each in enumerate(metrics)]
-    path.write_text("".join(to_line(step) + "\n" for step in steps))
-    of = Columns.of(path)
+    of = write_steps(tmp_path / "log", {"reward": 1.0, "perf/total_num_tokens": 10.0}, {"reward": math.nan},
+                     {"perf/total_num_tokens": 5.0})  # fmt: skip
     assert axis(of, "step").tolist() == [1, 2, 3] and axis(of, "tokens").tolist() == [10, 10, 15]
     by_time = curve(of.series["reward"], axis(of, "time"), None, None, 9)
     assert by_time["x"] == [99, 100] and by_time["mean"][0] == "NaN"  # in the order of the axis
@@ -120,12 +104,10 @@ def test_axes_and_names(tmp_path):
 
 
 def test_a_log_that_is_begun_anew_is_read_anew(tmp_path):
-    path = tmp_path / "events.jsonl"
-    path.write_text("".join(to_line(Step(step=n, metrics={"a": n})) + "\n" for n in range(9)))
-    found = Columns.of(path)
+    found, path = write_steps(tmp_path / "log", *[{"a": 1.0}] * 9), tmp_path / "log"
     assert found.steps.size == 9
-    (new := tmp_path / "new").write_text(path.read_text().replace('"a"', '"b"') * 2)
-    new.replace(path)
+    write_steps(tmp_path / "new", *[{"b": 1.0}] * 18)
+    (tmp_path / "new").replace(path)
     assert found.read_on().series["b"].rows.tolist() == [*range(18)] and list(found.read_on().series) == ["b"]
     path.unlink()
     assert found.read_on().steps.size == 0
@@ -153,9 +135,7 @@ def test_two_threads_that_ask_for_the_same_compute_it_once():
 
 
 def test_a_row_of_a_validation_alone_is_no_row_of_training(tmp_path):
-    path = tmp_path / "events.jsonl"
     score = {"val-core/maths/reward/mean@1": 0.5}
     before = {**score, "timing_s/testing": 1.5}
     for metrics, rows in (([before, {"loss": 1.0}, {"loss": 0.5, **score}], [1, 2]), ([before, score], [0, 1])):
-        path.write_text("".join(to_line(Step(step=n, metrics=each)) + "\n" for n, each in enumerate(metrics)))
-        assert trained_rows(Columns.of(path)).tolist() == rows
+        assert trained_rows(write_steps(tmp_path / "log", *metrics)).tolist() == rows

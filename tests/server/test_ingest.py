@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from launcher.core.events import Step, events_of
 from launcher.core.problems import Problems
 from launcher.runs.folder import Folder, Lock, holder, writer_here
 from launcher.server.ingest import Ingest
-from tests.server.conftest import write_run
 
 
 def metrics(count: int) -> list[dict[str, Any]]:
@@ -51,29 +50,45 @@ def test_any_batches_with_kills_between_them_store_each_row_once(seed: int, tmp_
     ]
 
 
-def test_a_session_that_ran_beside_one_that_has_ended_undoes_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "logged" / "job")
+
+
+@pytest.fixture
+def ingest(folder: Folder) -> Iterator[Ingest]:
+    made = Ingest(lambda _: folder)
+    yield made
+    made.close()
+
+
+def test_a_session_that_ran_beside_one_that_has_ended_undoes_nothing(folder: Folder, ingest: Ingest) -> None:
     """While no server ran, both waited; the rows of one come after the end of the other."""
-    folder = Folder(tmp_path / "logged" / "job")
     begin, finish = {"kind": "begin", "at": 999.0}, {"kind": "finish", "at": 1100.0}
-    ingest = Ingest(lambda _: folder)
-    for session, rows in (("script", [begin, *metrics(3), finish]), ("worker", [begin, *metrics(2), finish]),
-                          ("again", [begin | {"at": 1101.0}, *metrics(1)])):  # fmt: skip
+    for session, rows, stands in (
+        ("script", [begin, *metrics(3), finish], [0, 1, 2]),
+        ("worker", [begin, *metrics(2), finish], [0, 1, 2, 0, 1]),
+        ("again", [begin | {"at": 1101.0}, *metrics(1)], [0]),
+    ):
         ingest.store("job", session, 0, rows)
-        stands = [event.step for event in events_of(folder.events) if isinstance(event, Step)]
-        assert stands == {"script": [0, 1, 2], "worker": [0, 1, 2, 0, 1], "again": [0]}[session]
-    ingest.close()
+        assert [event.step for event in events_of(folder.events) if isinstance(event, Step)] == stands
 
 
-def test_one_value_that_is_no_number_takes_no_other_with_it(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "logged" / "job")
+def test_one_value_that_is_no_number_takes_no_other_with_it(folder: Folder, ingest: Ingest) -> None:
     row = {"metrics": {"loss": 1.0, "big": 10**400}, "epoch": "NaN", "held_out": {"a": "none", "b": 0.5}}
-    ingest = Ingest(lambda _: folder)
-    rows = [metrics(1)[0] | row, metrics(1)[0] | {"epoch": "first"}]
-    assert ingest.store("job", "script", 0, rows) == 2
+    assert ingest.store("job", "script", 0, [metrics(1)[0] | row, metrics(1)[0] | {"epoch": "first"}]) == 2
+    assert [line["metrics"] for line in lines_of(folder) if line["kind"] == "Step"] == [
+        {"training/epoch": "NaN", "train/loss": 1.0, "val-core/b/reward/mean@1": 0.5}, {"train/loss": 0.0},
+    ]  # fmt: skip
+
+
+def test_a_job_is_written_by_one_server_whom_stop_does_not_end(folder: Folder, ingest: Ingest) -> None:
+    ingest.store("job", "a", 0, metrics(1))
+    assert holder(folder) == {} and writer_here(folder) is None
+    with pytest.raises(Problems, match="is being written"):
+        Lock(folder, wait_s=0.0)
     ingest.close()
-    one, other = (line["metrics"] for line in lines_of(folder) if line["kind"] == "Step")
-    assert one == {"training/epoch": "NaN", "train/loss": 1.0, "val-core/b/reward/mean@1": 0.5}
-    assert other == {"train/loss": 0.0}
+    assert holder(folder) is None
 
 
 def test_a_job_of_a_logger_is_a_job_and_a_run(client: TestClient, root: Path) -> None:
@@ -100,22 +115,9 @@ def test_a_name_that_no_job_can_have_is_refused(uuid: str, idle: TestClient) -> 
     assert idle.post(f"/api/jobs/{uuid}/rows", json={"session": "a", "first": 0, "rows": []}).status_code == 422
 
 
-def test_a_run_of_ours_takes_no_rows(serve: Callable[..., TestClient], root: Path) -> None:
-    folder = write_run(root / "p" / "one")
-    client = serve()
-    before = (folder / "events.jsonl").read_bytes()
-    (job,) = client.get("/api/jobs").json()["items"]
-    answer = client.post(f"/api/jobs/{job['uuid']}/rows", json={"session": "a", "first": 0, "rows": metrics(1)})
+def test_a_run_of_ours_takes_no_rows(client: TestClient, one: dict[str, Any], root: Path) -> None:
+    events = root / "math" / "one" / "events.jsonl"
+    before = events.read_bytes()
+    answer = client.post(f"/api/jobs/{one['uuid']}/rows", json={"session": "a", "first": 0, "rows": metrics(1)})
     assert answer.status_code == 409 and "not made by a logger" in answer.json()["detail"]
-    assert (folder / "events.jsonl").read_bytes() == before
-
-
-def test_a_job_is_written_by_one_server_whom_stop_does_not_end(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "logged" / "job")
-    ingest = Ingest(lambda _: folder)
-    ingest.store("job", "a", 0, metrics(1))
-    assert holder(folder) == {} and writer_here(folder) is None
-    with pytest.raises(Problems, match="is being written"):
-        Lock(folder, wait_s=0.0)
-    ingest.close()
-    assert holder(folder) is None
+    assert events.read_bytes() == before

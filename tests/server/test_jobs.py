@@ -23,14 +23,13 @@ def listed(client, **query):
 def test_runs_of_a_shell_appear_change_and_go(root, client):
     assert listed(client)["items"] == []
     folder = write_run(root / "math" / "one", how="failed")
-    found = client.app.state.services.jobs
     job = only_job(client)
-    assert (job["run"], job["status"], job["step"], job["origin"]) == ("math/one", "failed", 3, "rlrun")
-    assert (job["learning_rate"], job["context_length"], job["rollout_n"]) == (1e-6, 1536, 5)
+    of_run = {"run": "math/one", "status": "failed", "step": 3, "origin": "rlrun"}
+    assert job.items() >= {**of_run, "learning_rate": 1e-6, "context_length": 1536, "rollout_n": 5}.items()
     write_run(folder, 5)
     assert client.get(f"/api/jobs/{job['uuid']}").json()["step"] == 5
     shutil.rmtree(folder)
-    found.scan()
+    client.app.state.services.jobs.scan()
     assert client.get(f"/api/jobs/{job['uuid']}").status_code == 404
 
 
@@ -130,12 +129,8 @@ def test_a_log_without_times_has_no_time_left_also_in_the_folder_of_a_trainer(se
     (tmp_path / "out").mkdir()
     state = {"global_step": 4, "max_steps": 10, "log_history": rows}
     (tmp_path / "out" / "trainer_state.json").write_text(json.dumps(state))
-    client = serve(also=(tmp_path / "out",))
-    job = only_job(client)
-    assert (job["step"], job["steps"], job["progress"]) == (4, 10, 0.4)
-    assert (job["eta_s"], job["seconds_per_step"]) == (None, None)
-
-
-def test_what_is_shown_beside_the_runs_can_be_read(serve, tmp_path):
+    job = only_job(serve(also=(tmp_path / "out",)))
+    expected = {"step": 4, "steps": 10, "progress": 0.4, "eta_s": None, "seconds_per_step": None}
+    assert job.items() >= expected.items()
     with pytest.raises(Problems, match="none"):
         serve(also=(tmp_path / "none.log",))

@@ -65,12 +65,9 @@ def test_each_line_once_and_in_order_across_broken_connections(seed, tmp_path, m
             waiting = waiting[many:]
             await asyncio.sleep(0)
 
-    async def never(text: str) -> None:
-        await asyncio.Event().wait()
-
     async def frozen(hub: LiveStreams) -> None:
         with pytest.raises(Overtaken):
-            await hub.send_log(path, -1, never)
+            await hub.send_log(path, -1, lambda text: asyncio.Event().wait())
 
     async def run() -> list[Client]:
         hub, clients = LiveStreams(), [Client(random.Random(number)) for number in range(20)]

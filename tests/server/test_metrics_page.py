@@ -14,15 +14,8 @@ from launcher.core.state import RunState
 from launcher.server.routes.prometheus import escaped, page_of, values_of
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
-ODD = {
-    "a/b@1": 0.1 + 0.2,
-    'quote"': math.nan,
-    "back\\slash": math.inf,
-    "new\nline": -math.inf,
-    "é": 1e-320,
-    "": 1e300,
-    "zero": -0.0,
-}
+ODD = {"a/b@1": 0.1 + 0.2, 'quote"': math.nan, "back\\slash": math.inf, "new\nline": -math.inf, "é": 1e-320, "": 1e300,
+       "zero": -0.0}  # fmt: skip
 LINE = re.compile(r'(\w+)\{run="((?:[^"\\]|\\.)*)"(?:,(\w+)="((?:[^"\\]|\\.)*)")?\} (\S+)')
 
 

@@ -36,18 +36,12 @@ def test_nothing_else_is_sent(idle, name):
     assert (found.status_code, found.headers["content-type"]) == (404, "application/problem+json")
 
 
-def test_modules_import_what_is_there():
+def test_the_page_is_small_imports_what_is_there_and_has_no_script_or_style_in_html():
     for path in FILES:
         for imported in re.findall(r'from "(\.[^"]+)"', path.read_text()):
             assert (path.parent / imported).resolve() in FILES, (path, imported)
-
-
-def test_no_script_or_style_stands_in_html():
-    text = (FOLDER / "index.html").read_text()
-    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text)
-
-
-def test_the_page_is_small():
     own = [path for path in FILES if path.suffix in (".js", ".css") and path.stem != "vendor"]
     assert sum(len(path.read_text().splitlines()) for path in own) <= 3500
     assert sum(len(gzip.compress(path.read_bytes())) for path in FILES) <= 120_000
+    html = (FOLDER / "index.html").read_text()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", html)

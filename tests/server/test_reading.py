@@ -20,7 +20,6 @@ from launcher.core.events import Alert, Sample, Step, TrainingGroup, events_of
 from launcher.core.redaction import printable
 from launcher.runs.folder import Folder, Lock
 from launcher.server.answers import encoded
-from launcher.server.routes import curves
 from launcher.server.routes.answers import GroupAnswer
 from launcher.server.routes.app import create_app
 from launcher.server.services import ServerSettings
@@ -63,15 +62,12 @@ def without_clock(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("run", RUNS)
 def test_each_answer_is_what_the_command_prints(run, ask):
     command, rows = printed(f"metrics {run} --json"), ask("metrics", run, names="*")
-    assert [{name: row[name] for name in each["metrics"]} for row, each in zip(rows, command, strict=True)] == [
-        each["metrics"] for each in command
-    ]
-    assert [row["step"] for row in rows] == [each["step"] for each in command]
+    for row, each in zip(rows, command, strict=True):
+        assert row.items() >= {**each["metrics"], "step": each["step"]}.items()
     assert without_clock(ask("findings", run)) == without_clock(printed(f"diagnose {run} --json"))
     assert ask("samples", run) == printed(f"samples {run} --json")
-    assert ask("samples", run, step=0, wrong=True, limit=2) == printed(
-        f"samples {run} --step 0 --max-score 0 --limit 2 --json"
-    )
+    wrong = ask("samples", run, step=0, wrong=True, limit=2)
+    assert wrong == printed(f"samples {run} --step 0 --max-score 0 --limit 2 --json")
     pairs = [{name: pair[name] for name in pair if name not in ("episodes", "changed")}
              for pair in ask("prompts", run, steps="0,6")["pairs"]]  # fmt: skip
     assert pairs == printed(f"samples {run} --compare 0 6 --json")
@@ -95,7 +91,6 @@ def test_the_words_of_the_documents_stand_beside_our_names(ask):
     assert [row["step"] for row in ask("metrics", **{"from": 2, "to": 3})] == [2, 3]
     assert set(ask("metrics", names="reward_mean")[0]) == {"step", "critic/score/mean", "reward_mean"}
     assert ask("metrics", **{"from": 900}) == []
-    TypeAdapter(list[curves.MetricRow]).validate_python(rows)
 
 
 def test_names_and_curves(ask, place):
@@ -113,7 +108,6 @@ def test_names_and_curves(ask, place):
     assert of["x"] == [step.at for step in steps]
     lines = (place / "runs/p/grpo/events.jsonl").read_text().splitlines()
     assert whole["seq"] == len(lines) - 1
-    TypeAdapter(curves.Curves).validate_python(whole)
     assert ask("curves", x="tokens", status=404)["problems"][0]["where"] == "x"
     assert ask("curves", names=HOSTILE.replace("<", "?"), status=404)["problems"]
 
@@ -128,11 +122,8 @@ def test_a_step_its_groups_and_their_tokens(ask):
     assert [each["tokens"] for each in group["answers"]] == [False, True, False]
     assert group["answers"][2]["score"] == "NaN" and group["answers"][1]["parts"] == {"format": 0.0}
     assert group["prompt"] == f"<b>1 + 1</b> {HOSTILE}"  # markup is text
-    tokens = ask("tokens/6/1/1")
-    assert [each["text"] for each in tokens] == ["one", "<i>", "pad"] and [each["learns"] for each in tokens] == [
-        True, True, False,
-    ]  # fmt: skip
-    assert [each["ratio"] for each in tokens] == [1.0, math.e, None]
+    tokens = [(each["text"], each["learns"], each["ratio"]) for each in ask("tokens/6/1/1")]
+    assert tokens == [("one", True, 1.0), ("<i>", True, math.e), ("pad", False, None)]
     for path in ("tokens/6/1/0", "tokens/6/1/7", "tokens/6/9/0", "tokens/3/1/0", "groups/6/3"):
         assert ask(path, status=404)["problems"][0]["code"] == "not-found"
     assert ask("tokens/6/2/0", status=422)["problems"][0]["code"] == "bad-file"
@@ -163,6 +154,15 @@ def test_an_episode_is_told_turn_by_turn(serve, root):
     assert pair["episodes"] == [[], answers[0]["episodes"]]
 
 
+def test_steps_that_share_no_prompt_have_no_pairs(client, root):
+    of = {"at": 1.0, "group": 1, "data_source": "", "ground_truth": "", "parts": {}, "advantages": (0.0,)}
+    groups = (TrainingGroup(**of, step=step, prompt=f"{step}", responses=("2",), scores=(1.0,)) for step in (1, 2))
+    write_run(root / "p" / "a", more=tuple(groups))
+    at = f"/api/jobs/{only_job(client)['uuid']}/prompts"
+    assert client.get(at).json() == client.get(f"{at}?steps=1,2").json() == {"steps": [1, 2], "pairs": []}
+    assert client.get(f"{at}?steps=1,3").status_code == 404
+
+
 def test_a_prompt_over_time(ask):
     found = ask("prompts")
     assert found["steps"] == [0, 6] and found["pairs"][0]["step"] == [0, 6]
@@ -171,28 +171,14 @@ def test_a_prompt_over_time(ask):
     assert ask("prompts", steps="0,5", status=404)["problems"]
 
 
-def test_steps_that_share_no_prompt_have_no_pairs(serve, root):
-    write_run(root / "p" / "a", more=tuple(
-        TrainingGroup(at=1.0, step=step, group=1, data_source="maths", prompt=f"{step} + 1", ground_truth="2",
-                      responses=("2",), scores=(1.0,), parts={}, advantages=(0.0,)) for step in (1, 2)
-    ))  # fmt: skip
-    client = serve()
-    at = f"/api/jobs/{only_job(client)['uuid']}/prompts"
-    assert client.get(at).json() == client.get(f"{at}?steps=1,2").json() == {"steps": [1, 2], "pairs": []}
-    assert client.get(f"{at}?steps=1,3").status_code == 404
-
-
 def test_a_log_is_read_by_bytes(ask, place):
     text = (place / "runs/p/grpo/console.log").read_bytes()
-    offset, parts = 0, []
-    while True:
+    offset, found = 0, ""
+    while offset < len(text):
         part = ask("logs", offset=offset, limit=997)
         assert part["offset"] == offset and part["size"] == len(text)
-        parts.append(part["text"])
-        offset = part["next"]
-        if offset == part["size"]:
-            break
-    assert "".join(parts).encode() == text and "�" not in "".join(parts)
+        offset, found = part["next"], found + part["text"]
+    assert found.encode() == text and "�" not in found
     last = ask("logs", offset=-10)
     assert text.endswith(last["text"].encode()) and last["next"] == len(text)
     assert ask("logs", offset=len(text) + 99)["text"] == ""
@@ -204,9 +190,7 @@ def test_a_log_is_read_by_bytes(ask, place):
 def test_settings_checkpoints_and_usage(ask):
     settings = {row["setting"]: row for row in ask("config")["settings"] if not row["group"]}
     assert settings["trainer.experiment_name"]["value"] == "grpo" and "spec.yaml:" in settings["seed"]["origin"]
-    assert (
-        ask("config")["arguments"] == ["algorithm=grpo", "data=a b.jsonl"] and ask("config", "sft")["arguments"] == []
-    )
+    assert [ask("config", run)["arguments"] for run in ("grpo", "sft")] == [["algorithm=grpo", "data=a b.jsonl"], []]
     newest, gone = ask("checkpoints")
     assert (newest["step"], newest["kept"], newest["bytes"]) == (6, True, 100)
     assert newest["eval_results"].keys() == {"maths"}
@@ -251,12 +235,10 @@ def test_prometheus_has_every_run_once(root, serve):
         answer = serve().get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     page = answer.text.splitlines()
-    assert len([line for line in page if line.startswith("# TYPE")]) == len({line for line in page if "# TYPE" in line})
-    assert 'rlrun_step{run="math/old"} 2.0' in page and 'rlrun_step{run="math/a\\"b"} 3.0' in page
-    assert 'rlrun_alerts{run="math/old",level="critical"} 1.0' in page
-    value = json.dumps(0.1 * 3)
-    assert f'rlrun_metric{{run="math/a\\"b",name="critic/score/mean"}} {value}' in page
+    assert len(set(page)) == len(page)
+    assert {
+        'rlrun_step{run="math/old"} 2.0', 'rlrun_step{run="math/a\\"b"} 3.0',
+        'rlrun_alerts{run="math/old",level="critical"} 1.0', 'rlrun_up{run="math/old"} 0.0',
+        'rlrun_up{run="math/a\\"b"} 1.0', f'rlrun_metric{{run="math/a\\"b",name="critic/score/mean"}} {0.1 * 3}',
+    } <= set(page)  # fmt: skip
     assert not [line for line in page if line.startswith('rlrun_metric{run="math/old"')]
-    assert [line for line in page if line.startswith("rlrun_up")] == [
-        'rlrun_up{run="math/a\\"b"} 1.0', 'rlrun_up{run="math/old"} 0.0',
-    ]  # fmt: skip
