@@ -21,35 +21,40 @@ LARGE = {"reward": [1e308, -1e308] * 20, "loss": [-1e308, 1e308] * 20, "grad_nor
 ROWS, EXCERPTS = (
     yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text("utf-8")) for name in ("documents", "excerpts")
 )
+FORMS: Mapping[str, Callable[[int, dict[str, float]], str]] = {
+    "json": lambda step, values: json.dumps({"step": step, "epoch": 1, "loss": 0.1} | values),
+    "dicts": lambda step, values: str(values | {"epoch": step / 10}),
+    "verl": lambda step, values: f"step:{step} - " + " - ".join(f"{name}:{value}" for name, value in values.items()),
+    "lines": lambda step, values: (
+        f"Step {step}/50 | " + " | ".join(f"{name}: {value}" for name, value in values.items())
+    ),
+}
+
+
+def log_of(form: str, series: Mapping[str, list[Any]]) -> str:
+    values = [series_of(parts) for parts in series.values()]
+    steps = ({n: v for n, v in zip(series, row, strict=True) if v is not None} for row in zip(*values, strict=True))
+    return "".join(f"{FORMS[form](number, step)}\n" for number, step in enumerate(steps, 1))
+
+
+def found_in(folder: Path, log: str, profile: str | None = None) -> dict[str, Alert]:
+    (path := folder / "a.log").write_text(log)
+    alerts = find_problems(find(str(path), folder), read_profile(profile) if profile else None).alerts
+    return {alert.rule: alert for alert in alerts}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["item"] for row in ROWS])
 def test_an_example_of_a_guide(row: dict[str, Any], tmp_path: Path) -> None:
-    series = {name: series_of(parts) for name, parts in row["series"].items()}
-    steps = [
-        {name: value for name, value in zip(series, values, strict=True) if value is not None}
-        for values in zip(*series.values(), strict=True)
-    ]
-    log = tmp_path / "a.jsonl"
-    log.write_text(
-        "".join(f"{json.dumps({'step': i, 'epoch': 1, 'loss': 0.1} | each)}\n" for i, each in enumerate(steps, 1))
-    )
-    alerts = find_problems(find(str(log), tmp_path), read_profile(row["profile"])).alerts
-    rules = [alert.rule for alert in alerts]
-    assert rules == row.get("only", rules)
-    assert set(row.get("found", ())) <= set(rules) and not set(row.get("silent", ())) & set(rules), rules
+    found = found_in(tmp_path, log_of("json", row["series"]), row["profile"])
+    assert list(found) == row.get("only", list(found))
+    assert set(row.get("found", ())) <= set(found) and not set(row.get("silent", ())) & set(found), found
     if "says" in row:
-        assert next(alert.fix for alert in alerts if alert.rule == row["found"][0]).startswith(row["says"])
+        assert found[row["found"][0]].fix.startswith(row["says"])
 
 
 @pytest.mark.parametrize("profile", profile_names())
 def test_numbers_of_any_size_are_judged(profile: str, tmp_path: Path) -> None:
-    rows = zip(*LARGE.values(), strict=True)
-    (log := tmp_path / "a.jsonl").write_text(
-        "".join(f"{json.dumps(dict(zip(LARGE, row, strict=True)))}\n" for row in rows)
-    )
-    found = find_problems(find(str(log), tmp_path), read_profile(profile)).alerts
-    assert "gradient-exploded" in [alert.rule for alert in found]
+    assert "gradient-exploded" in found_in(tmp_path, log_of("json", LARGE), profile)
 
 
 RUINED = """loss: 171551552.0000
@@ -65,10 +70,7 @@ std_reward: 0.1766
 
 
 def test_the_ruined_example_is_critical_and_each_number_is_called_what_it_is(tmp_path: Path) -> None:
-    (log := tmp_path / "train.log").write_text(RUINED)
-    found = {
-        each.rule: each for each in find_problems(find(str(log), tmp_path), read_profile("grpo_continuous")).alerts
-    }
+    found = found_in(tmp_path, RUINED, "grpo_continuous")
     assert {name: alert.level for name, alert in found.items()} == {
         "loss-band": "warn", "policy-loss-band": "critical", "kl-penalty-band": "warn", "ratio-on-clamp": "critical",
         "log-ratio-20": "critical",
@@ -80,33 +82,13 @@ def test_the_ruined_example_is_critical_and_each_number_is_called_what_it_is(tmp
     assert not found.keys() & {"advantage-band", "rewards-equal"}, "a mean advantage of 0 is true by construction"
 
 
-# ---- excerpts of a few records, as people post them
-
-FORMS: Mapping[str, Callable[[int, dict[str, float]], str]] = {
-    "dicts": lambda step, values: str(values | {"epoch": step / 10}),
-    "verl": lambda step, values: f"step:{step} - " + " - ".join(f"{name}:{value}" for name, value in values.items()),
-    "lines": lambda step, values: (
-        f"Step {step}/50 | " + " | ".join(f"{name}: {value}" for name, value in values.items())
-    ),
-}
-
-
-def found_in(row: dict[str, Any], folder: Path) -> list[Alert]:
-    series = {name: series_of(parts) for name, parts in row["steps"].items()}
-    lines = [
-        FORMS[row["form"]](i, dict(zip(series, values, strict=True)))
-        for i, values in enumerate(zip(*series.values(), strict=True), 1)
-    ]
-    (log := folder / "a.log").write_text("\n".join(lines) + "\n")
-    return [alert for alert in find_problems(find(str(log), folder), None).alerts if alert.level != "info"]
-
-
 @pytest.mark.parametrize("row", EXCERPTS["broken"], ids=lambda row: row["item"])
 def test_a_broken_number_is_named(row: dict[str, Any], tmp_path: Path) -> None:
-    found = found_in(row, tmp_path)
-    assert {alert.metric for alert in found} & set(row["metric"]), found
+    found = found_in(tmp_path, log_of(row["form"], row["steps"])).values()
+    assert {alert.metric for alert in found if alert.level != "info"} & set(row["metric"]), found
 
 
 @pytest.mark.parametrize("row", EXCERPTS["healthy"], ids=lambda row: row["item"])
 def test_a_healthy_excerpt_has_nothing_critical(row: dict[str, Any], tmp_path: Path) -> None:
-    assert not [alert for alert in found_in(row, tmp_path) if alert.level == "critical"]
+    found = found_in(tmp_path, log_of(row["form"], row["steps"])).values()
+    assert not [alert for alert in found if alert.level == "critical"]

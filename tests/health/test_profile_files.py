@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from curves import judged
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
 from launcher.config.resolve import resolve
-from launcher.core.events import Step
 from launcher.core.problems import Problems
 from launcher.health.judge import Judge
 from launcher.health.profiles import profile_names, read_profile
@@ -49,6 +49,9 @@ FILES = {
     "a Python object": ("rules: !!python/object/apply:os.mkdir [harmed]\n", "python/object"),
     "an unknown metric of a rule": (profile(metric="accuracy"), "'accuracy'; use one of reward"),
     "a wrong value": (profile(value=HARMFUL), "only plain calls"),
+    "an empty file": (b"", ""),
+    "a binary file": (b"\0\1\2\xff", ""),
+    "a huge file": (b"x" * 2**21, ""),
     "a wrong place in a text": (profile(text="found {" + HARMFUL + "}"), "only plain calls"),
 }  # fmt: skip
 
@@ -59,52 +62,38 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def refused(name: str, content: str | bytes | None = None) -> list[str]:
+    """Why a profile cannot be used; nothing of it was executed."""
+    if content is not None:
+        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(Problems) as caught:
+        Judge(read_profile(name))
+    assert not Path("harmed").exists()
+    return caught.value.lines
+
+
 @pytest.mark.parametrize(("when", "got"), CONDITIONS.values(), ids=CONDITIONS)
 def test_wrong_condition_is_one_problem(when: str, got: str):
-    Path("mine.yaml").write_text(profile(when))
-    with pytest.raises(Problems) as caught:
-        Judge(read_profile("mine.yaml"))
-    (problem,) = caught.value.lines
-    assert problem.startswith("health.rules.mine: cannot be read: ")
-    assert got in problem
-    assert not Path("harmed").exists()
+    (problem,) = refused("mine.yaml", profile(when))
+    assert problem.startswith("health.rules.mine: cannot be read: ") and got in problem
 
 
-@pytest.mark.parametrize(("text", "got"), FILES.values(), ids=FILES)
-def test_wrong_file_is_one_problem(text: str, got: str):
-    Path("mine.yaml").write_text(text)
-    with pytest.raises(Problems) as caught:
-        Judge(read_profile("mine.yaml"))
-    (problem,) = caught.value.lines
-    assert got in problem
-    assert "mine" in problem
-    assert "; " in problem  # what to use
-    assert not Path("harmed").exists()
+@pytest.mark.parametrize(("content", "got"), FILES.values(), ids=FILES)
+def test_wrong_file_is_one_problem(content: str | bytes, got: str):
+    (problem,) = refused("mine.yaml", content)
+    assert got in problem and "mine" in problem and "; " in problem  # what to use
 
 
 def test_all_wrong_rules_are_reported_at_once():
-    Path("mine.yaml").write_text(
-        profile("reward > 1") + profile("nan").partition("rules:\n")[2].replace("mine", "other")
-    )
-    with pytest.raises(Problems) as caught:
-        Judge(read_profile("mine.yaml"))
-    assert [line.partition(": ")[0] for line in caught.value.lines] == ["health.rules.mine", "health.rules.other"]
+    other = profile("nan").partition("rules:\n")[2].replace("mine", "other")
+    problems = refused("mine.yaml", profile("reward > 1") + other)
+    assert [line.partition(": ")[0] for line in problems] == ["health.rules.mine", "health.rules.other"]
 
 
 @pytest.mark.parametrize("name", ["nothing", "no/such/file.yaml", "", "a" * 300, "measured.yaml\0"])
 def test_profile_that_is_not_there_names_those_that_are(name: str):
-    with pytest.raises(Problems) as caught:
-        read_profile(name)
-    (problem,) = caught.value.lines
+    (problem,) = refused(name)
     assert f"use one of {', '.join(profile_names())}, or a file" in problem
-
-
-@pytest.mark.parametrize("content", [b"", b"\0\1\2\xff", b"x" * 2**21], ids=["empty", "binary", "huge"])
-def test_file_that_is_no_text_of_a_profile(content: bytes):
-    Path("mine.yaml").write_bytes(content)
-    with pytest.raises(Problems) as caught:
-        Judge(read_profile("mine.yaml"))
-    assert len(caught.value.lines) == 1
 
 
 # ---- by the commands
@@ -149,10 +138,6 @@ def test_the_profile_in_the_documentation_is_read(here: Path):
     rules = read_profile("mine.yaml")
     assert set(rules.rules) == {"entropy-exploded"}
     rewards, entropies = [0.5] * 4 + [0.1] * 3, [0.4] * 4 + [2.1] * 3
-    steps = [
-        {"critic/score/mean": reward, "actor/entropy": entropy, "actor/lr": 1e-5}
-        for reward, entropy in zip(rewards, entropies, strict=True)
-    ]
-    judge = Judge(rules)
-    (alert,) = [a for n, metrics in enumerate(steps, 1) for a in judge.see(Step(step=n, metrics=metrics))]
+    values = {"critic/score/mean": rewards, "actor/entropy": entropies, "actor/lr": [1e-5] * 7}
+    (alert,) = judged(rules, values)
     assert alert.text == "entropy rose to 2.1, from 0.4; use optim.lr=2e-06"

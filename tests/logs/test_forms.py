@@ -34,26 +34,37 @@ def test_the_steps_of_a_form(form: str):
         assert repr(steps(row["text"])) == repr([(step, metrics) for step, metrics in row["steps"]]), row["text"]
 
 
-def test_s2_20_a_bar_with_metrics():
-    bar = (
-        "Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it, policy_loss=-0.1249, "
-        "pg_loss=-0.1250, entropy=0.0321, kl_loss=0.00780, adv_mean=-0.0000, reward=0.3531, grad_norm=0.10]"
-    )
-    metrics = {
-        "s/it": 55.72, "policy_loss": -0.1249, "pg_loss": -0.125, "entropy": 0.0321, "kl_loss": 0.0078,
-        "adv_mean": -0.0, "reward": 0.3531, "grad_norm": 0.1,
-    }  # fmt: skip
-    step, progress = read(bar)
-    assert (step.step, step.metrics) == (49, metrics)
-    seen = progress.step, progress.steps, progress.elapsed_s, progress.left_s, progress.per_step_s
-    assert seen == (49, 320, 3967.0, 15100.0, 55.72)
+BAR = "Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it"
+EPOCHS = "\rEpoch 1/2:  33%|██ | 1/3 [00:04<00:09,  4.72s/it]\rEpoch 2/2:  66%|████ | 2/3 [00:08<00:04,  4.72s/it]"
+BESIDE = {
+    "S2-20 a bar with metrics": (
+        f"{BAR}, policy_loss=-0.1249, pg_loss=-0.1250, entropy=0.0321, kl_loss=0.00780, adv_mean=-0.0000, "
+        "reward=0.3531, grad_norm=0.10]",
+        [(49, 320, 3967.0, 15100.0, 55.72)],
+        [(49, {"s/it": 55.72, "policy_loss": -0.1249, "pg_loss": -0.125, "entropy": 0.0321, "kl_loss": 0.0078,
+               "adv_mean": -0.0, "reward": 0.3531, "grad_norm": 0.1})],
+    ),
+    "S1-30 the line with bars between": (
+        "Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7\n",
+        [(100, 10000, None, None, None)],
+        [(100, {"Loss": 0.234, "Reward": 0.856, "KL": 0.0012, "LR": 9.8e-7})],
+    ),
+    "two bars on one line and a bar before a step": (
+        f"{EPOCHS}step:5 - train/loss:5.8 - train/grad_norm:2.5\n",
+        [(1, 6, 4.0, 9.0, 4.72), (5, 6, 8.0, 4.0, 4.72)],
+        [(5, {"train/loss": 5.8, "train/grad_norm": 2.5})],
+    ),
+    "a bar of files": ("Loading checkpoint shards:  50%|█████ | 1/2 [00:05<00:04,  5.0s/it]\n", [], []),
+    "a bar of rows": ("Map: 60%|███ | 4467/7473 [00:00<00:00, 44463 examples/s]\n", [], []),
+}  # fmt: skip
 
 
-def test_s1_30_the_line_with_bars_between():
-    text = "Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7\n"
-    progress, step = read(text)
-    assert (progress.step, progress.steps) == (100, 10000)
-    assert (step.step, step.metrics) == (100, {"Loss": 0.234, "Reward": 0.856, "KL": 0.0012, "LR": 9.8e-7})
+@pytest.mark.parametrize("form", BESIDE)
+def test_progress_beside_steps(form: str):
+    text, progress, found = BESIDE[form]
+    events = [event for event in read(text) if isinstance(event, LogProgress)]
+    assert [(each.step, each.steps, each.elapsed_s, each.left_s, each.per_step_s) for each in events] == progress
+    assert repr(steps(text)) == repr(found)
 
 
 BLOCK = """loss: 0.1234
@@ -87,41 +98,32 @@ def test_s4_21_the_block_behind_what_loggers_and_containers_write(prefix):
 
 
 RAY = "\x1b[36m(TaskRunner pid=371299)\x1b[0m "
-
-
-def test_two_bars_on_one_line_and_a_bar_before_a_step():
-    text = "\rEpoch 1/2:  33%|██ | 1/3 [00:04<00:09,  4.72s/it]\rEpoch 2/2:  66%|████ | 2/3 [00:08<00:04,  4.72s/it]"
-    events = read(f"{text}step:5 - train/loss:5.8 - train/grad_norm:2.5\n")
-    assert [event.metrics for event in events if isinstance(event, Step)] == [
-        {"train/loss": 5.8, "train/grad_norm": 2.5}
-    ]
-    assert [(event.step, event.steps) for event in events if isinstance(event, LogProgress)] == [(1, 6), (5, 6)]
-
-
-def test_bars_of_files_and_rows_are_no_progress():
-    assert not read("Loading checkpoint shards:  50%|█████ | 1/2 [00:05<00:04,  5.0s/it]\n")
-    assert not read("Map: 60%|███ | 4467/7473 [00:00<00:00, 44463 examples/s]\n")
-
-
 SAMPLE = """[prompt] user: Janet's ducks lay 16 eggs
 
 assistant
-[response] Janet eats 3 eggs...
+[response] 1: Janet eats 3 eggs...
 step 2: #### 18
+20 files, 2025-05-01 10:00:00 INFO x
 [ground_truth] 18
 [score] 1.0
 """
 
 
-@pytest.mark.parametrize("prefix", ["", RAY])
-def test_s2_printed_samples_are_of_the_step_that_follows(prefix):
-    lines = "".join(f"{prefix}{line}\n" for line in SAMPLE.splitlines())
-    events = read(f"{prefix}step:9 - critic/score/mean:0.5\n{lines}{prefix}step:10 - critic/score/mean:0.5\n{lines}")
-    found = [event for event in events if isinstance(event, Sample)]
-    assert [sample.step for sample in found] == [10, 11]
-    assert (found[0].ground_truth, found[0].score) == ("18", 1.0)
-    assert found[0].prompt == "user: Janet's ducks lay 16 eggs\n\nassistant"
-    assert found[0].response == "Janet eats 3 eggs...\nstep 2: #### 18"
+def samples(text: str) -> list[Sample]:
+    return [event for event in read(text) if isinstance(event, Sample)]
+
+
+@pytest.mark.parametrize("prefix", ["", RAY, "2025-05-01 10:00:00,123 INFO ", "2025-05-01 10:00:00 - INFO - "])
+def test_s2_printed_samples_are_of_the_step_that_follows_and_as_they_were_written(prefix):
+    step = "step:{} - critic/score/mean:0.5\n".format
+    text = f"{step(9)}{SAMPLE}{step(10)}{SAMPLE}Final validation metrics: {{'val/x': 0.5}}\n"
+    text = "".join(f"{prefix}{line}\n" for line in text.splitlines())
+    found = samples(text)
+    assert [(each.step, each.ground_truth, each.score) for each in found] == [(10, "18", 1.0), (11, "18", 1.0)]
+    assert {each.prompt for each in found} == {"user: Janet's ducks lay 16 eggs\n\nassistant"}
+    response = "1: Janet eats 3 eggs...\nstep 2: #### 18\n20 files, 2025-05-01 10:00:00 INFO x"
+    assert {each.response for each in found} == {response}
+    assert steps(text)[2:] == [(11, {"val/x": 0.5})]
 
 
 @pytest.mark.parametrize(
@@ -129,14 +131,12 @@ def test_s2_printed_samples_are_of_the_step_that_follows(prefix):
     [("1.0  # correct", 1.0), ("-0.5, too long", -0.5), ("1e-3 (partial)", 0.001), ("nano", None), ("none", None)],
 )
 def test_a_remark_behind_a_score_does_not_hide_it(written, score):
-    (found,) = (event for event in read(SAMPLE.replace("1.0", written)) if isinstance(event, Sample))
+    (found,) = samples(SAMPLE.replace("1.0", written))
     assert found.score == score or (score is None and found.score != found.score)
 
 
 def test_a_sample_is_not_mixed_with_lines_of_other_processes():
-    lines = SAMPLE.splitlines()
-    mixed = "".join(f"(TaskRunner pid=1) {line}\n(WorkerDict pid=2) noise\n" for line in lines)
-    (found,) = (event for event in read(mixed) if isinstance(event, Sample))
+    (found,) = samples("".join(f"(TaskRunner pid=1) {line}\n(Worker pid=2) noise\n" for line in SAMPLE.splitlines()))
     assert "noise" not in found.prompt + found.response
 
 
@@ -152,8 +152,10 @@ def test_trainer_state(tmp_path: Path):
         {"epoch": 0.1, "loss": math.nan, "step": 10},
         {"eval_loss": 0.25, "note": "ü{[", "step": 10},
     ]
-    path = tmp_path / "trainer_state.json"
-    text = json.dumps({"best_metric": None, "log_history": history, "max_steps": 40}, indent=2)
+    path, text = (
+        tmp_path / "trainer_state.json",
+        json.dumps({"best_metric": None, "log_history": history, "max_steps": 40}, indent=2),
+    )
     path.write_text(text)
     log = open_log(path)
     found = [event for event in log.events() if isinstance(event, Step)]
@@ -175,8 +177,7 @@ def test_trainer_state(tmp_path: Path):
     ],
 )  # fmt: skip
 def test_the_form_is_recognised(tmp_path: Path, text: str, kind: str):
-    path = tmp_path / "a.log"
-    path.write_text(text)
+    (path := tmp_path / "a.log").write_text(text)
     assert open_log(path).kind == kind
 
 

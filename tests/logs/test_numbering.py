@@ -24,8 +24,9 @@ STRAY = {
 }
 
 
-def numbered(path: Path) -> list[tuple[int, tuple[str, ...]]]:
+def numbered(folder: Path, text: str) -> list[tuple[int, tuple[str, ...]]]:
     """Steps and the names of their metrics, which a growing log and a whole reading give alike."""
+    (path := folder / "a.log").write_text(text)
     whole = [event for event in open_log(path).events() if isinstance(event, Step)]
     log, grown, readings = GrowingLog(path, lambda: 0.0), list[Step](), 0
     for events in (log.new(), log.finish()):
@@ -41,39 +42,22 @@ def numbered(path: Path) -> list[tuple[int, tuple[str, ...]]]:
 @pytest.mark.parametrize("stray", STRAY)
 @pytest.mark.parametrize("times", ["before", "once", "often"])
 def test_what_is_printed_beside_the_steps_makes_and_moves_none(tmp_path, log, stray, times):
-    text = STRAY[stray]
+    text, path = STRAY[stray], tmp_path / "a.log"
     mixed = {
         "before": text + "".join(log),
         "once": log[0] + text + "".join(log[1:]),
         "often": "".join(text * 8 + line for line in log),
     }[times]
-    path, plain = tmp_path / "a.log", tmp_path / "plain.log"
-    path.write_text(mixed)
-    plain.write_text("".join(log))
-    assert numbered(path) == numbered(plain)
-    assert [step for step, _ in numbered(path)] == [1, 2, 3, 4, 5]
-    assert open_log(path).kind == open_log(plain).kind
+    plain = numbered(tmp_path, "".join(log)), open_log(path).kind
+    assert (numbered(tmp_path, mixed), open_log(path).kind) == plain
+    assert [step for step, _ in plain[0]] == [1, 2, 3, 4, 5]
     assert [step.step for step in open_log(path).last_steps(2)] == [4, 5]
 
 
 @pytest.mark.parametrize("stray", ["rewards", "settings", "config"])
 def test_the_lines_of_a_trainers_own_loop_are_steps_too(tmp_path, stray):
-    path = tmp_path / "a.log"
-    path.write_text("".join(STRAY[stray] + line for line in LINES))
-    assert numbered(path) == [(step * 10, ("Loss",)) for step in range(1, 6)]
-
-
-def test_dicts_of_evaluations_between_such_lines_belong_to_them(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_text("".join(LINES[:4]) + "{'loss': 0.7, 'accuracy': 0.5}\n" + LINES[4] + "{'eval_loss': 0.5}\n")
-    assert [step for step, _ in numbered(path)] == [10, 20, 30, 40, 40, 50, 50]
-
-
-@pytest.mark.parametrize("stray", ["rewards", "reward dict"])
-def test_loose_forms_are_steps_where_there_is_nothing_else(tmp_path, stray):
-    path = tmp_path / "a.log"
-    path.write_text(STRAY[stray])
-    assert [step for step, _ in numbered(path)] == list(range(1, STRAY[stray].count("\n") + 1))
+    found = numbered(tmp_path, "".join(STRAY[stray] + line for line in LINES))
+    assert found == [(step * 10, ("Loss",)) for step in range(1, 6)]
 
 
 END = """***** train metrics *****
@@ -81,27 +65,42 @@ END = """***** train metrics *****
   total_flos               =  1234567GF
   train_loss               =        0.1
   train_runtime            = 0:00:03.10
-  train_samples_per_second =        3.1
 ***** eval metrics *****
   eval_loss               =     1.2345
-  eval_runtime            = 0:00:20.12
   eval_samples_per_second =       25.1
 """
-
-
-def test_the_blocks_at_the_end_of_a_script_belong_to_the_last_step(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_text("".join(DICTS) + "{'train_runtime': 3.1, 'train_loss': 0.1, 'epoch': 1.0}\n" + END)
-    found = numbered(path)
-    assert {step for step, _ in found[4:]} == {5} and any("eval_loss" in names for _, names in found)
-
-
 BAR = "\r{}%|# | {}/200 [02:00<38:00, 12.05s/it]"
+PANEL = "╭──────── Step {} ────────╮\n│ Step 1: add. So 4. │\n╰────────╯\n"
 
 
 def with_bars(counts: list[int]) -> str:
     dicts = (f"   {{'loss': 0.{count}{at}5, 'grad_norm': 0.5}}\n" for at, count in enumerate(counts))
     return "".join(BAR.format(1, count) + line for count, line in zip(counts, dicts, strict=True))
+
+
+TEXTS = {
+    "loose blocks, where there is nothing else": (STRAY["rewards"], [1, 2]),
+    "loose dicts, where there is nothing else": (STRAY["reward dict"], [1]),
+    "dicts of evaluations between lines belong to them": (
+        "".join(LINES[:4]) + "{'loss': 0.7, 'accuracy': 0.5}\n" + LINES[4] + "{'eval_loss': 0.5}\n",
+        [10, 20, 30, 40, 40, 50, 50],
+    ),
+    "blocks at the end of a script belong to the last step": (
+        "".join(DICTS) + "{'train_runtime': 3.1, 'train_loss': 0.1, 'epoch': 1.0}\n" + END,
+        [1, 2, 3, 4, 5, 5, 5, 5],
+    ),
+    "an evaluation has the step of the bar": (
+        with_bars([10, 20]) + BAR.format(1, 25) + "\n{'eval_loss': 0.5}\n" + with_bars([30]), [10, 20, 25, 30]
+    ),
+    "the title of TRL's answers has the step of the dict before it": (
+        "".join(line + PANEL.format(10 * at) for at, line in enumerate(DICTS, 1)), [10, 20, 30, 40, 50]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_steps_of_a_text(tmp_path, text):
+    assert [step for step, _ in numbered(tmp_path, TEXTS[text][0])] == TEXTS[text][1]
 
 
 @pytest.mark.parametrize(
@@ -116,21 +115,29 @@ def with_bars(counts: list[int]) -> str:
     ],
 )
 def test_the_bar_beside_a_dict_has_its_step_where_it_moves(tmp_path, counts, wanted):
-    path = tmp_path / "a.log"
-    path.write_text(with_bars(counts))
-    assert [step for step, _ in numbered(path)] == wanted
-    path.write_text(with_bars(counts).replace("\r", "\n").replace("   {", "\n{"))
-    assert [step for step, _ in numbered(path)] == wanted
+    text = with_bars(counts)
+    for each in (text, text.replace("\r", "\n").replace("   {", "\n{")):
+        assert [step for step, _ in numbered(tmp_path, each)] == wanted
 
 
-def test_an_evaluation_has_the_step_of_the_bar(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_text(with_bars([10, 20]) + BAR.format(1, 25) + "\n{'eval_loss': 0.5}\n" + with_bars([30]))
-    assert [step for step, _ in numbered(path)] == [10, 20, 25, 30]
+EVALUATIONS = {
+    "LLaMA-Factory": (
+        '{"current_steps": %d, "total_steps": 20, "loss": 1.9, "lr": 1e-05, "epoch": 0.5, "percentage": 50.0}\n',
+        '{"current_steps": %d, "total_steps": 20, "eval_loss": 1.7, "epoch": 0.5, "percentage": 50.0}\n',
+    ),
+    "ms-swift": (
+        '{"loss": 1.9, "grad_norm": 0.5, "learning_rate": 1e-05, "epoch": 0.5, "global_step/max_steps": "%d/20"}\n',
+        '{"eval_loss": 1.7, "eval_runtime": 1.2, "epoch": 0.5, "global_step/max_steps": "%d/20"}\n',
+    ),
+}
 
 
-def test_the_title_of_trls_answers_has_the_step_of_the_dict_before_it(tmp_path):
-    path = tmp_path / "a.log"
-    panel = "╭──────── Step {} ────────╮\n│ Step 1: add. So 4. │\n╰────────╯\n"
-    path.write_text("".join(line + panel.format(10 * at) for at, line in enumerate(DICTS, 1)))
-    assert [step for step, _ in numbered(path)] == [10, 20, 30, 40, 50]
+@pytest.mark.parametrize("program", EVALUATIONS)
+def test_an_evaluation_that_names_its_step_is_of_that_step(tmp_path, program):
+    """Also where it stands before the first training step. A smaller number is of another count: of its own batches."""
+    trained, evaluated = EVALUATIONS[program]
+    lines = [evaluated % 0, trained % 10, evaluated % 10, trained % 20, evaluated % 1, trained % 30, evaluated % 35]
+    found = [(step, "eval_loss" in names, "loss" in names) for step, names in numbered(tmp_path, "".join(lines))]
+    assert found == [
+        (0, True, False), (10, False, True), (10, True, False), (20, False, True), (30, False, True), (35, True, False)
+    ]  # fmt: skip

@@ -97,30 +97,24 @@ def test_words_of_other_programs(name: str) -> None:
     assert canonical(name) == NAMES[name]
 
 
-MISMATCH = {
-    "rollout_corr/k3_kl": "sampler-mismatch",
-    "mismatch/mismatch_k3_kl": "sampler-mismatch",
-    "mismatch/mismatch_kl": "sampler-mismatch",
-    "rollout_correction/k3_kl": "sampler-mismatch",
-    "gen_kl_error": "sampler-mismatch",
-    "train/gen_kl_error": "sampler-mismatch",
-    "Generation KL Error": "sampler-mismatch",
-    "mismatch_kl/all/mean": "sampler-mismatch",
-    "policy/rollout_train_logprobs_abs_diff_mean": "log-probabilities-unrelated",
-    "train/train_rollout_logprob_abs_diff": "log-probabilities-unrelated",
-    "sampling/sampling_logp_difference/mean": "log-probabilities-unrelated",
-    "train/token_mult_prob_error": "probabilities-unlike",
-    "token_mult_prob_error": "probabilities-unlike",
-    "sampling_importance_ratio": "sampler-drifts",
-    "mismatch/rollout_is_mean": "sampler-drifts",
-}
+MISMATCH: dict[str, tuple[float, float, list[str]]] = {
+    "sampler-mismatch": (0.45, 0.0008, [
+        "rollout_corr/k3_kl", "mismatch/mismatch_k3_kl", "mismatch/mismatch_kl", "rollout_correction/k3_kl",
+        "gen_kl_error", "train/gen_kl_error", "Generation KL Error", "mismatch_kl/all/mean",
+    ]),
+    "log-probabilities-unrelated": (0.45, 0.0008, [
+        "policy/rollout_train_logprobs_abs_diff_mean", "train/train_rollout_logprob_abs_diff",
+        "sampling/sampling_logp_difference/mean",
+    ]),
+    "probabilities-unlike": (1.6, 1.01, ["train/token_mult_prob_error", "token_mult_prob_error"]),
+    "sampler-drifts": (0.04, 1.0, ["sampling_importance_ratio", "mismatch/rollout_is_mean"]),
+}  # fmt: skip
+"""The rule, a value that is wrong, one that is right, and the names of the metric."""
 
 
-@pytest.mark.parametrize("name", MISMATCH)
-def test_a_mismatch_is_critical_in_the_words_of_every_program(name: str, tmp_path: Path) -> None:
-    rule = MISMATCH[name]
-    wrong = {"sampler-drifts": 0.04, "probabilities-unlike": 1.6}.get(rule, 0.45)
-    right = {"sampler-drifts": 1.0, "probabilities-unlike": 1.01}.get(rule, 0.0008)
+@pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, (*_, names) in MISMATCH.items() for name in names])
+def test_a_mismatch_is_critical_in_the_words_of_every_program(rule: str, name: str, tmp_path: Path) -> None:
+    wrong, right, _ = MISMATCH[rule]
     for value, found in ((wrong, [("critical", rule)]), (right, [])):
         text = "".join(
             f"{{'step': {i}, 'reward': {0.4 + i % 2 / 50}, 'loss': 0.01, '{name}': {value}}}\n" for i in range(1, 31)

@@ -89,18 +89,28 @@ def test_a_trainer_state_that_is_written_anew_gives_what_is_new(tmp_path):
     assert numbers(log.new()) == [10] and not numbers(log.new())
 
 
-def test_windows_line_ends_and_bytes_that_are_no_utf8(tmp_path):
-    path = log_at(tmp_path, line(1, "\r\n").encode() + "café: 1\r\n".encode("latin-1") + line(2, "\r\n").encode())
-    assert numbers(open_log(path).events()) == [1, 2]
-    path.write_bytes(b"step:3 - critic/sc\xf6re:0.5 - b/\x00c:1\n")
-    ((event),) = open_log(path).events()
-    assert event.step == 3 and sorted(event.metrics.values()) == [0.5, 1.0]
+VERL_FILE = b'{"step":1,"data":{"a":1}}\n{"step":2,"data":{"a":1}}\n'
+COUNT = 3 * BLOCK // len(line(1))
+TEXTS = {
+    "Windows' line ends": (line(1, "\r\n").encode() + line(2, "\r\n").encode(), [1, 2]),
+    "bytes that are no UTF-8": (line(1).encode() + "café: 1\n".encode("latin-1") + b"step:3 - sc\xf6re:1\n", [1, 3]),
+    "a zero byte": (b"step:3 - b/\x00c:1\n", [3]),
+    "no byte order mark": (VERL_FILE, [1, 2]),
+    "a byte order mark": (b"\xef\xbb\xbf" + VERL_FILE, [1, 2]),
+    "blocks end anywhere": ("".join(map(line, range(COUNT))).encode(), [*range(COUNT)]),
+}
 
 
-def test_blocks_of_a_file_end_anywhere(tmp_path):
-    count = 3 * BLOCK // len(line(1))
-    path = log_at(tmp_path, "".join(map(line, range(count))))
-    assert numbers(open_log(path).events()) == list(range(count))
+@pytest.mark.parametrize(("text", "found"), TEXTS.values(), ids=TEXTS)
+def test_bytes_as_they_are_found_lose_no_step(tmp_path, text, found):
+    path = log_at(tmp_path, text)
+    assert numbers(open_log(path).events()) == numbers(growing(path).new()) == found
+    assert all(event.metrics for event in open_log(path).events() if isinstance(event, Step))
+
+
+def test_a_byte_order_mark_hides_no_document(tmp_path):
+    log = open_log(log_at(tmp_path, b'\xef\xbb\xbf{"log_history": [{"loss": 0.5, "step": 5}]}'))
+    assert log.kind == "trainer_state" and numbers(log.events()) == [5]
 
 
 def test_last_steps_join_the_lines_of_one_step(tmp_path):
@@ -145,14 +155,6 @@ def test_text_of_powershell_names_the_command_that_helps(tmp_path):
     command = str(refused.value).partition("; use ")[2].partition(" | ")[0]
     path.write_bytes(subprocess.run(shlex.split(command), check=True, capture_output=True).stdout)
     assert numbers(open_log(path).events()) == [1]
-
-
-@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"])
-def test_a_byte_order_mark_loses_no_step(tmp_path, begin):
-    path = log_at(tmp_path, begin + b'{"step":1,"data":{"a":1}}\n{"step":2,"data":{"a":1}}\n')
-    assert numbers(open_log(path).events()) == numbers(growing(path).new()) == [1, 2]
-    state = log_at(tmp_path, begin + b'{"log_history": [{"loss": 0.5, "step": 5}, {"loss": 0.5, "step": 10}]}')
-    assert numbers(open_log(state).events()) == [5, 10]
 
 
 @pytest.mark.parametrize(("end", "lr"), [("1e-0", None), ("1e-", None), ("1e", None), ("1e-06", 1e-6), ("0.5", 0.5)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,18 +12,10 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.core.events import (
-    Event,
-    HeldOutScores,
-    Loaded,
-    LoggedEvent,
-    Sample,
-    Started,
-    Step,
-)
-from launcher.core.metrics import wilson
-from launcher.core.prompt_scores import held_out_scores, prompt_digest
+from launcher.core.events import Event
 from launcher.runs.folder import Folder
+from launcher.views.record import RunRecord, read_record
+from tests.reports.made import write_events
 
 SPEC = """
 algorithm: {_target_: launcher.algorithms.grpo.GRPO, kl_loss_coef: 0.001}
@@ -33,20 +24,10 @@ reward: {_target_: launcher.rewards.gsm8k.GSM8K}
 optim: {lr: 1.0e-06}
 seed: 0
 """
-MEAN, LOW, HIGH = (f"val-{name}@1" for name in (
-    "core/gsm8k/reward/mean", "aux/gsm8k/reward/wilson95_low", "aux/gsm8k/reward/wilson95_high",
-))  # fmt: skip
-
-MakeRun = Callable[..., Folder]
-
-
-def write_events(folder: Folder, events: Iterable[Event]) -> None:
-    lines = [LoggedEvent(seq, 1, event).line for seq, event in enumerate(events)]
-    folder.events.write_text("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+def make_run(tmp_path: Path) -> Callable[..., Folder]:
     """A run's folder with these events."""
 
     def make(events: Iterable[Event] = (), name: str = "one", spec: str | None = SPEC) -> Folder:
@@ -60,39 +41,9 @@ def make_run(tmp_path: Path) -> MakeRun:
     return make
 
 
-def validated(step: int, right: int, of: int, **metrics: float) -> Step:
-    """A step with a validation in which `right` of `of` answers were right."""
-    low, high = wilson(right / of, of)
-    return Step(at=100.0 + step, step=step, metrics={MEAN: right / of, LOW: low, HIGH: high, **metrics})
-
-
-def answers(step: int, scores: Iterable[float], **texts: Any) -> list[Sample]:
-    """An answer for each score; the prompts are numbered."""
-    return [
-        Sample(at=100.0 + step, step=step, score=score,
-               **{"data_source": "gsm8k", "prompt": f"question {number}", "ground_truth": "1",
-                  "response": "#### 1" if score else "#### 2"} | texts)
-        for number, score in enumerate(scores)
-    ]  # fmt: skip
-
-
-def single_scores(step: int, scores: Iterable[float], source: str = "gsm8k") -> list[HeldOutScores]:
-    """The scores of the prompts that `answers` numbers."""
-    means = [(source, prompt_digest(f"question {number}", "1"), score) for number, score in enumerate(scores)]
-    return held_out_scores(step, means)
-
-
-def begin(rows: int = 10, steps: int = 100) -> list[Event]:
-    loaded = Loaded(at=2.0, rows=100, refused=0, val_rows=rows, val_refused=0, steps_per_epoch=steps, steps=steps)
-    return [Started(at=1.0, run="p/one", algorithm="GRPO", processes=1), loaded]
-
-
-@pytest.fixture(scope="session")
-def logged() -> SimpleNamespace:
-    """What makes the events of a run."""
-    return SimpleNamespace(
-        begin=begin, answers=answers, scores=single_scores, validated=validated, write=write_events, mean=MEAN
-    )
+@pytest.fixture
+def record(make_run: Callable[..., Folder]) -> Callable[..., RunRecord]:
+    return lambda *args, **more: read_record(make_run(*args, **more))
 
 
 @pytest.fixture

@@ -6,44 +6,35 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Ended, Step
-from launcher.reports.goal import UNKNOWN, GoalResult, judge_goal
-from launcher.views.record import read_record
+from launcher.core.events import Ended, Event, Step
+from launcher.reports.goal import UNKNOWN, judge_goal
+from tests.reports.made import begin, validated
+
+OPEN = "the 95 % interval also holds values that {} the goal: more held-out prompts would decide it"
+CASES: dict[str, tuple[list[Event], float, str, str]] = {
+    "S2-30, 0.62 where 0.55 was the goal": (
+        [validated(0, 300, 1000), validated(100, 620, 1000)], 0.55, "Goal held-out score >= 0.55: reached",
+        "gsm8k is 0.62 [0.59–0.65] at step 100; the goal is held-out score >= 0.55\n"
+        "the whole 95 % interval meets the goal",
+    ),
+    "above, within chance": ([validated(9, 12, 20)], 0.55, "Goal held-out score >= 0.55: reached", OPEN.format("miss")),
+    "below, within chance": (
+        [validated(9, 10, 20)], 0.55, "Goal held-out score >= 0.55: not reached", OPEN.format("meet")
+    ),
+    "a loss is to fall": (
+        [Step(at=float(step), step=step, metrics={"val/loss": 2.0 - step / 10}) for step in (0, 10)], 1.5,
+        "Goal held-out score <= 1.5: reached", "no interval is known, so how certain that is cannot be said",
+    ),
+    "no validation": ([], 0.55, "Goal held-out score >= 0.55: not measured", UNKNOWN),
+    "none, as it failed": (
+        [Ended(at=9.0, how="failed", why="memory")], 0.55, "Goal held-out score >= 0.55: not measured", UNKNOWN
+    ),
+}  # fmt: skip
 
 
-def judged(make_run: Any, events: list[Any], goal: float | None = 0.55) -> GoalResult:
-    return judge_goal(read_record(make_run(events)), goal)
-
-
-def test_the_guides_example_is_reached(make_run: Any, logged: Any) -> None:
-    """S2-30: 0.62 where 0.55 was the goal."""
-    found = judged(make_run, [*logged.begin(), logged.validated(0, 300, 1000), logged.validated(100, 620, 1000)])
-    assert found.outcome == "reached" and found.title == "Goal held-out score >= 0.55: reached"
-    assert found.lines[0] == "gsm8k is 0.62 [0.59–0.65] at step 100; the goal is held-out score >= 0.55"
-    assert found.lines[1] == "the whole 95 % interval meets the goal"
-
-
-def test_what_an_interval_leaves_open_is_said(make_run: Any, logged: Any) -> None:
-    for name, right, outcome, word in (("a", 12, "reached", "miss"), ("b", 10, "not reached", "meet")):
-        record = read_record(make_run([*logged.begin(), logged.validated(9, right, 20)], name))
-        found = judge_goal(record, 0.55)
-        assert found.outcome == outcome
-        assert (
-            found.lines[1]
-            == f"the 95 % interval also holds values that {word} the goal: more held-out prompts would decide it"
-        )
-
-
-def test_a_loss_is_to_fall(make_run: Any, logged: Any) -> None:
-    events = [Step(at=float(step), step=step, metrics={"val/loss": 2.0 - step / 10}) for step in (0, 10)]
-    found = judged(make_run, [*logged.begin(), *events], 1.5)
-    assert (found.outcome, found.title) == ("reached", "Goal held-out score <= 1.5: reached")
-    assert "no interval is known" in found.lines[1]
-
-
-@pytest.mark.parametrize("events", [[], [Ended(at=9.0, how="failed", why="out of memory")]])
-def test_without_a_validation_nothing_is_known(make_run: Any, logged: Any, events: list[Any]) -> None:
-    record = read_record(make_run([*logged.begin(), *events]))
-    assert judge_goal(record, None).lines == ()
-    found = judge_goal(record, 0.55)
-    assert (found.outcome, found.lines) == ("not measured", (UNKNOWN,))
+@pytest.mark.parametrize(("events", "goal", "title", "lines"), CASES.values(), ids=CASES)
+def test_a_goal_is_judged(record: Any, events: list[Event], goal: float, title: str, lines: str) -> None:
+    run = record([*begin(), *events])
+    found, without = judge_goal(run, goal), judge_goal(run, None)
+    assert found.title == title and "\n".join(found.lines).endswith(lines)
+    assert (without.outcome, len(without.lines)) == ("not measured", int(lines != UNKNOWN))

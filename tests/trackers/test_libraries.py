@@ -64,7 +64,7 @@ def send_in_pieces(folder, name: str, events) -> None:
     assert send(folder, name) == 0
 
 
-# ---- readers: {step: {name: value}}, the last value of a step counts
+# ---- readers: each row of a tracker, with its number; the later row of a step counts
 
 
 def of_tensorboard(folder: Path):
@@ -74,30 +74,37 @@ def of_tensorboard(folder: Path):
     return events
 
 
-def of_wandb(folder: Path) -> list[dict]:
+def of_wandb(folder: Path) -> list[tuple[int, dict]]:
     """Rows of the history in all offline files, by a reader that is not ours."""
-    record, reader = (
-        read("wandb.proto.wandb_internal_pb2", "Record"),
-        read("swanlab.converter.wb.wbdatastore", "WBDataStoreReader"),
-    )
+    record = read("wandb.proto.wandb_internal_pb2", "Record")
+    reader = read("swanlab.converter.wb.wbdatastore", "WBDataStoreReader")
     cut, rows = read("swanlab.converter.wb.wbdatastore", "DataStoreTruncatedError"), []
     for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        with reader() as data:
+        with reader() as data, contextlib.suppress(cut):  # of a file whose writer was killed
             data.open(file)
-            try:
-                while (each := data.scan()) is not None:
-                    found = record()
-                    found.ParseFromString(each)
-                    if items := found.history.item:
-                        rows.append(
-                            {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
-                        )
-            except cut:  # of a file whose writer was killed
-                pass
+            while (each := data.scan()) is not None:
+                found = record()
+                found.ParseFromString(each)
+                if items := found.history.item:
+                    row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+                    rows.append((row["_step"], row))
     return rows
 
 
-def of_swanlab(folder: Path) -> list[tuple[str, int, float]]:
+def of_trackio(folder: Path) -> list[tuple[int, dict]]:
+    storage = read("trackio.sqlite_storage", "SQLiteStorage")
+    (run,) = storage.get_runs("p")
+    return [(row["step"], row) for row in storage.get_logs("p", run, max_points=10**6)]
+
+
+def of_mlflow(folder: Path, uri: str = "", experiment: str = "p") -> tuple:
+    """A client, and the only run of the experiment."""
+    client = read("mlflow.tracking", "MlflowClient")(tracking_uri=uri or f"sqlite:///{folder}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    return client, run
+
+
+def values_of_swanlab(folder: Path) -> list[tuple[str, int, float]]:
     store = read("swanlab.sdk.internal.core_python.store", "DataStoreReader")
     record = read("swanlab.proto.swanlab.record.v1.record_pb2", "Record")
     found = []
@@ -116,9 +123,15 @@ def of_swanlab(folder: Path) -> list[tuple[str, int, float]]:
     return found
 
 
-def latest(rows: list[dict]) -> dict[int, dict[str, float]]:
-    """By `training/global_step`; the later row counts."""
-    return {int(row["training/global_step"]): row for row in rows}
+def of_swanlab(folder: Path) -> list[tuple[int, dict]]:
+    rows: dict[int, dict[str, float]] = {}
+    for name, number, value in values_of_swanlab(folder):
+        assert name not in rows.setdefault(number, {})
+        rows[number][name] = value
+    return sorted(rows.items())
+
+
+ROWS = {"wandb": of_wandb, "swanlab": of_swanlab, "trackio": of_trackio}
 
 
 def same(found: dict, expected: dict) -> None:
@@ -167,16 +180,17 @@ def test_an_event_file_is_a_log(folder):
 # ---- the others
 
 
-@needs("wandb")
-@needs("swanlab")
-def test_wandbs_files_hold_every_value(folder, awkward, expected):
-    send_in_pieces(folder, "wandb", awkward)
-    rows = of_wandb(folder.path)
-    same(latest(rows), expected)
-    assert [row["_step"] for row in rows] == sorted({row["_step"] for row in rows})
-    assert rows[0]["_timestamp"] == 101.0
-    ids = {file.stem for file in folder.path.glob("wandb/offline-run-*/run-*.wandb")}
-    assert ids == {f"run-{read_state(folder.path, 'wandb').id}"}, "one run for life"
+@needs("swanlab")  # reads W&B's files, too
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ROWS])
+def test_the_librarys_reader_finds_every_value_once(folder, awkward, expected, name):
+    send_in_pieces(folder, name, awkward)
+    numbers, rows = zip(*ROWS[name](folder.path), strict=True)
+    same({int(row["training/global_step"]): row for row in rows if "actor/entropy" in row}, expected)
+    assert list(numbers) == sorted(set(numbers))
+    if name == "wandb":
+        assert rows[0]["_timestamp"] == 101.0
+        ids = {file.stem for file in folder.path.glob("wandb/offline-run-*/run-*.wandb")}
+        assert ids == {f"run-{read_state(folder.path, 'wandb').id}"}, "one run for life"
 
 
 @needs("mlflow")
@@ -186,10 +200,7 @@ def test_mlflows_client_finds_every_value(folder, awkward, expected, store, tmp_
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/shared.db")
         monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
     send_in_pieces(folder, "mlflow", awkward)
-    uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.path}/mlflow.db")
-    client = read("mlflow.tracking", "MlflowClient")(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("ours" if store else "p")
-    (run,) = client.search_runs([experiment.experiment_id])
+    client, run = of_mlflow(folder.path, os.environ.get("MLFLOW_TRACKING_URI", ""), "ours" if store else "p")
     assert run.info.status == "FINISHED" and run.data.params["optim.lr"] == "0.1"
     largest = sys.float_info.max  # what MLflow keeps for infinity
     for name in expected[0]:
@@ -208,8 +219,7 @@ def test_mlflows_client_finds_every_value(folder, awkward, expected, store, tmp_
 def test_what_mlflow_has_already_is_not_sent_again(folder):
     folder.write([Step(at=float(n), step=n, metrics={"a": n / 7, "b": 1.0}) for n in range(5)])
     send(folder, "mlflow")
-    client = read("mlflow.tracking", "MlflowClient")(tracking_uri=f"sqlite:///{folder.path}/mlflow.db")
-    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    client, run = of_mlflow(folder.path)
     client.set_tag(run.info.run_id, "rlrun.row", "1")  # as if a kill had come before it was set
     write_state(folder.path, "mlflow", Remembered(read_state(folder.path, "mlflow").id))
     folder.write([Step(at=5.0, step=5, metrics={"a": 5 / 7})])
@@ -218,40 +228,20 @@ def test_what_mlflow_has_already_is_not_sent_again(folder):
     assert len(client.get_metric_history(run.info.run_id, "b")) == 5
 
 
-@needs("trackio")
-def test_trackios_database_holds_every_value(folder, awkward, expected):
-    send_in_pieces(folder, "trackio", awkward)
-    storage = read("trackio.sqlite_storage", "SQLiteStorage")
-    (run,) = storage.get_runs("p")
-    rows = storage.get_logs("p", run)
-    same(latest([row for row in rows if "actor/entropy" in row]), expected)
-    assert len({row["step"] for row in rows}) == len(rows)
-
-
-@needs("swanlab")
-def test_swanlabs_files_hold_every_value(folder, awkward, expected):
-    send_in_pieces(folder, "swanlab", awkward)
-    rows: dict[int, dict[str, float]] = {}
-    for name, row, value in of_swanlab(folder.path):
-        assert name not in rows.setdefault(row, {})
-        rows[row][name] = value
-    same(latest([row for row in rows.values() if "actor/entropy" in row]), expected)
-
-
 @needs("swanlab")
 def test_a_row_that_a_kill_has_cut_is_completed_once(folder):
     """Its file is cut behind each value of the last row; a row of three values and the step has four places."""
     folder.write([Step(at=float(n), step=n, metrics={"a": 1.0, "b": 2.0, "c": n / 7}) for n in range(4)])
     send(folder, "swanlab")
     (file,) = folder.path.glob("swanlog/run-*/run-*.swanlab")
-    whole, data, left = of_swanlab(folder.path), file.read_bytes(), 16
+    whole, data, left = values_of_swanlab(folder.path), file.read_bytes(), 16
     for size in range(len(data), 0, -1):
         os.truncate(file, size)
-        if len(of_swanlab(folder.path)) == left:
+        if len(values_of_swanlab(folder.path)) == left:
             continue
         left -= 1
         assert send(folder, "swanlab") == 1, left
-        assert Counter(of_swanlab(folder.path)) == Counter(whole)
+        assert Counter(values_of_swanlab(folder.path)) == Counter(whole)
         assert send(folder, "swanlab") == 0
         for other in {*folder.path.glob("swanlog/run-*/run-*.swanlab")} - {file}:
             other.unlink()
@@ -274,25 +264,16 @@ def test_swanlab_without_a_key_says_once_what_to_do(folder, awkward, monkeypatch
 # ---- kill -9
 
 
-KILLED = ("tensorboard", "wandb", "swanlab", "trackio", "mlflow")
-
-
-def sent_steps(folder, name: str) -> list[int]:
+def sent_steps(folder: Path, name: str) -> list[int]:
     if name == "tensorboard":
-        return [each.step for each in of_tensorboard(folder.path / "tensorboard").Scalars("a")]
-    if name == "wandb":
-        return sorted(row["_step"] for row in of_wandb(folder.path))
-    if name == "swanlab":
-        return sorted(step for key, step, _ in of_swanlab(folder.path) if key == "a")
-    if name == "trackio":
-        storage = read("trackio.sqlite_storage", "SQLiteStorage")
-        return [row["step"] for run in storage.get_runs("p") for row in storage.get_logs("p", run, max_points=10**6)]
-    client = read("mlflow.tracking", "MlflowClient")(tracking_uri=f"sqlite:///{folder.path}/mlflow.db")
-    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+        return [each.step for each in of_tensorboard(folder / "tensorboard").Scalars("a")]
+    if name in ROWS:
+        return sorted(number for number, _ in ROWS[name](folder))  # files of the same second come in any order
+    client, run = of_mlflow(folder)
     return sorted(each.step for each in client.get_metric_history(run.info.run_id, "a"))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in KILLED])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("tensorboard", *ROWS, "mlflow")])
 def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder, name, kill_once_sent):
     """Three kills, each once some of the steps have arrived: the first as soon as the tracker is open."""
     steps, chance = 2000, random.Random(1)
@@ -302,7 +283,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder,
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         kill_once_sent(process, name, seq)
     assert send(folder, name) <= steps
-    assert sent_steps(folder, name) == list(range(steps))
+    assert sent_steps(folder.path, name) == list(range(steps))
     assert send(folder, name) == 0
 
 
