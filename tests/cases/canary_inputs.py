@@ -6,17 +6,15 @@ import json
 import os
 import random
 import string
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from local_hub import LocalHub
-from misbehaving import Act
+from misbehaving import Act, scoring
 
 _rng = random.Random(time.time_ns())
 
@@ -120,21 +118,11 @@ class Command:
     code: int
 
 
-class _Echo(BaseHTTPRequestHandler):
+def _echo(answers: list[dict[str, Any]], headers: Mapping[str, str]) -> dict[str, Any]:
     """Scores right and empty answers, as a plan asks; refuses others, and tells whom."""
-
-    def do_POST(self) -> None:
-        answers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
-        tried = all(one["response"] == "" or one["ground_truth"] in one["response"] for one in answers)
-        refusal = {"error": "no such key", "got": self.headers.get("Authorization")}
-        body = json.dumps({"scores": [len(one["response"]) for one in answers]} if tried else refusal).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """The table speaks."""
+    if all(one["response"] == "" or one["ground_truth"] in one["response"] for one in answers):
+        return {"scores": [len(one["response"]) for one in answers]}
+    return {"error": "no such key", "got": headers.get("Authorization")}
 
 
 @contextmanager
@@ -169,15 +157,8 @@ def plant(given: Path, hub: LocalHub) -> Iterator[str]:
     link = f"http://127.0.0.1:9/cdn?X-Amz-Signature={VALUES['a signed link']}"
     hub.add("some/model", {"config.json": b"{}", "model.safetensors": b"x" * 100})
     hub.misbehave("model.safetensors", *[Act("redirect", to=link)] * 12)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Echo)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with scoring(_echo) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def environment(home: Path, given: Path, hub: LocalHub, code: Path) -> dict[str, str]:

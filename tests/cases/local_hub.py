@@ -20,7 +20,7 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from misbehaving import PIECE, Act, Answering
+from misbehaving import PIECE, Act, Answering, served
 
 BLOCK, CHUNK = 1 << 20, 1 << 16
 """Bytes of a file in one xorb of Xet, and in one chunk: https://huggingface.co/docs/xet. Xorbs have made-up hashes."""
@@ -38,6 +38,10 @@ class Repo:
     """Large files lie in Xet's storage, too."""
     listed: dict[str, bytes] = field(default_factory=dict)
     """Content that the listing describes where it is not what is served."""
+
+    @property
+    def described(self) -> dict[str, bytes]:
+        return self.files | self.listed
 
 
 @dataclass(frozen=True)
@@ -89,18 +93,12 @@ class LocalHub:
 @contextmanager
 def serving() -> Iterator[LocalHub]:
     hub = LocalHub()
-    threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in (hub.hub, hub.cdn)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield hub
-    finally:
-        hub.closing.set()
-        hub.resume.set()
-        for server, thread in zip((hub.hub, hub.cdn), threads, strict=True):
-            server.shutdown()
-            thread.join()
-            server.server_close()
+    with served(hub.hub, hub.cdn):
+        try:
+            yield hub
+        finally:
+            hub.closing.set()
+            hub.resume.set()
 
 
 class _Server(ThreadingHTTPServer):
@@ -159,9 +157,6 @@ class _Handler(Answering):
                 {"rfilename": node["path"], "size": node["size"], "blobId": node["oid"], "lfs": node.get("lfs")}
                 for node in _tree(found)
             ]
-            for node in siblings:
-                if lfs := node["lfs"]:
-                    node["lfs"] = {"size": lfs["size"], "sha256": lfs["oid"], "pointerSize": lfs["pointerSize"]}
             gated = "manual" if found.gated else False  # listed to everyone
             more = {"tags": [], "private": False, "gated": gated}
             self._json({"id": repo, "sha": found.commit, "siblings": siblings, **more})
@@ -187,7 +182,7 @@ class _Handler(Answering):
         if path not in found.files:
             self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
             return
-        data = found.listed.get(path, found.files[path])
+        data = found.described[path]
         lfs = path.endswith(LFS)
         etag = hashlib.sha256(data).hexdigest() if lfs else git_sha1(data)
         more = {"X-Repo-Commit": found.commit, "ETag": f'"{etag}"'}
@@ -204,10 +199,10 @@ class _Handler(Answering):
 
     def xet_terms(self, name: str) -> None:
         for (kind, repo), found in self.hub.repos.items():
-            for path, data in found.files.items():
-                if hashlib.sha256(found.listed.get(path, data)).hexdigest() == name:
+            for path, data in found.described.items():
+                if hashlib.sha256(data).hexdigest() == name:
                     url = f"{self.hub.cdn_url}/xorbs/{kind}/{repo}/{path}"
-                    node = _reconstruction(data, self.headers.get("Range", ""), url)
+                    node = _reconstruction(found.files[path], self.headers.get("Range", ""), url)
                     self._json(node, 200 if node else 416)
                     return
         self._json({}, 404)
@@ -224,8 +219,7 @@ class _Handler(Answering):
                 self._json({"Code": 10010205001, "Message": "no such revision"}, 404)
                 return
             files = []
-            for path, served in found.files.items():
-                data = found.listed.get(path, served)
+            for path, data in found.described.items():
                 files.append({"Path": path, "Name": path.rpartition("/")[2], "Type": "blob", "Size": len(data),
                               "Sha256": hashlib.sha256(data).hexdigest(), "Revision": found.commit})  # fmt: skip
             page, size = int(self.query.get("PageNumber", 1)), int(self.query.get("PageSize", len(files) or 1))
@@ -265,11 +259,11 @@ class _Handler(Answering):
 def _tree(repo: Repo) -> list[dict[str, Any]]:
     """The files of a repository, as Hugging Face lists them."""
     nodes = []
-    for path, served in repo.files.items():
-        data = repo.listed.get(path, served)
+    for path, data in repo.described.items():
         node: dict[str, Any] = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data)}
         if path.endswith(LFS):
-            node["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+            digest = hashlib.sha256(data).hexdigest()
+            node["lfs"] = {"oid": digest, "sha256": digest, "size": len(data), "pointerSize": 134}
         nodes.append(node)
     return nodes
 

@@ -1,14 +1,18 @@
-"""A server of bytes with faults on request: it cuts, stalls, serves wrong bytes or refuses, and counts bytes."""
+"""Servers on this machine: of bytes with faults on request (it cuts, stalls, serves wrong bytes or refuses, and counts
+bytes), and of scores."""
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Protocol
 
 PIECE = 16 << 10  # bytes written to a socket at a time
@@ -109,3 +113,34 @@ class Answering(BaseHTTPRequestHandler):
         if length is not None:
             self.send_header("Content-Length", str(length))
         self.end_headers()
+
+
+@contextmanager
+def served(*servers: ThreadingHTTPServer) -> Iterator[None]:
+    """While the block runs, each server answers in a thread of its own."""
+    threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in servers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+@contextmanager
+def scoring(reply: Callable[[list[dict[str, Any]], Mapping[str, str]], dict[str, Any]]) -> Iterator[int]:
+    """The port of a reward server, which replies with what `reply` makes of the answers and headers of a request."""
+
+    class Handler(Answering):
+        def do_POST(self) -> None:
+            answers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
+            body = json.dumps(reply(answers, self.headers)).encode()
+            self.answer(200, {}, len(body))
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with served(server):
+        yield server.server_port
