@@ -259,7 +259,8 @@ Score = float | None  # None: not validated at that step
 
 
 def save_graded(root: Path, step: int, score: Score) -> Path:
-    measured = {"step": step - (score is None), "metrics": writable({SCORE: 0.5 if score is None else score})}
+    metrics = dict.fromkeys((SCORE, "val/loss"), 0.5 if score is None else score)
+    measured = {"step": step - (score is None), "metrics": writable(metrics)}
     text = json.dumps({"step": step, "validated": measured})
 
     def fill(folder: Path) -> None:
@@ -300,6 +301,13 @@ def test_the_newest_and_the_best_stay(
     assert not list(tmp_path.glob(".*"))
 
 
+def test_the_best_is_that_of_the_metric_that_is_asked_for(tmp_path: Path) -> None:
+    for step, loss in enumerate((0.1, 0.9, 0.5), 1):
+        save_graded(tmp_path, step, loss)
+    retain(tmp_path, 1, 1, "val/loss")
+    assert kept(tmp_path) == [1, 3]
+
+
 def test_nothing_is_hashed_where_nothing_with_a_grade_would_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = [save_graded(tmp_path, step, score) for step, score in ((1, 0.9), (2, None), (3, 0.1))][-1]
     monkeypatch.delattr(checkpoints, "sha256")
@@ -309,7 +317,7 @@ def test_nothing_is_hashed_where_nothing_with_a_grade_would_go(tmp_path: Path, m
 
 def test_what_a_validation_measured_is_read_with_care(tmp_path: Path) -> None:
     at = save_graded(tmp_path, 3, 0.5)
-    assert validated(at) == {SCORE: 0.5}
+    assert validated(at) == {SCORE: 0.5, "val/loss": 0.5}
     assert validated(save_graded(tmp_path, 4, None)) == {}  # measured a step before
     for text in ("", "{", "[]", "{}", '{"validated": 3}', '{"validated": {"step": 3, "metrics": {"a": "x"}}}',
                  '{"validated": {"step": 3, "metrics": [1]}}', "\udcff"):  # fmt: skip
