@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local_hub import LocalHub
-from misbehaving import Act, scoring
+from launch_site import Site
+from local_hub import Act, LocalHub
+from local_servers import scoring
 
 _rng = random.Random(time.time_ns())
 
@@ -128,32 +129,27 @@ def _echo(answers: list[dict[str, Any]], headers: Mapping[str, str]) -> dict[str
 @contextmanager
 def plant(given: Path, hub: LocalHub) -> Iterator[str]:
     """Write the inputs, and yield the address of a server that repeats what it is told."""
-    (given / "conf" / "algorithm").mkdir(parents=True)
-    (given / "conf" / "reward").mkdir()
-    (given / "reward.py").write_text(REWARD)
-    (given / "planted_algorithm.py").write_text(ALGORITHM)
-    (given / "conf" / "algorithm" / "mine.yaml").write_text("_target_: planted_algorithm.SFT\n")
-    token = VALUES["a value in --config-dir"]
-    (given / "conf" / "reward" / "own.yaml").write_text(
-        f"_target_: launcher.rewards.python.Python\npath: {given}/reward.py\nkwargs: {{channel: {token}}}\n"
-    )
     rows = [{"prompt": f"{number}", "response": f"{number}", "ground_truth": f"{number}"} for number in range(1, 17)]
-    (given / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    bad = {"prompt": ["see", VALUES["a token in a bad row"]], "response": "x"}
-    (given / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, bad]))
     held = {**rows[0], "prompt": f"my id is {VALUES['an id in a held-out row']}, what is 1?"}
-    (given / "held.jsonl").write_text(json.dumps(held) + "\n")
-    run = given / "runs" / "theirs" / "old"
-    run.mkdir(parents=True)
-    output = VALUES["a run that others wrote"]
+    bad = {"prompt": ["see", VALUES["a token in a bad row"]], "response": "x"}
+    token, output = VALUES["a value in --config-dir"], VALUES["a run that others wrote"]
     events = [
         {"kind": "Started", "at": 1.0, "run": "theirs/old", "algorithm": "GRPO", "processes": 1},
         {"kind": "Alert", "at": 2.0, "step": 1, "text": f"token={output}"},
         {"kind": "Ended", "at": 3.0, "how": "failed", "why": f"401 for {output}"},
     ]
-    (run / "spec.yaml").write_text(f"reward: {{headers: {{X: {output}}}}}\n")
-    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (run / "console.log").write_text(f"failed: 401 for {output}\n")
+    tables = {"rows": rows, "bad": [*rows, bad], "held": [held], "runs/theirs/old/events": events}
+    lines = {f"{name}.jsonl": "".join(json.dumps(row) + "\n" for row in table) for name, table in tables.items()}
+    Site(given).build({"files": {
+        **lines,
+        "reward.py": REWARD,
+        "planted_algorithm.py": ALGORITHM,
+        "conf/algorithm/mine.yaml": "_target_: planted_algorithm.SFT\n",
+        "conf/reward/own.yaml": f"_target_: launcher.rewards.python.Python\npath: {given}/reward.py\n"
+                                f"kwargs: {{channel: {token}}}\n",
+        "runs/theirs/old/spec.yaml": f"reward: {{headers: {{X: {output}}}}}\n",
+        "runs/theirs/old/console.log": f"failed: 401 for {output}\n",
+    }})  # fmt: skip
     link = f"http://127.0.0.1:9/cdn?X-Amz-Signature={VALUES['a signed link']}"
     hub.add("some/model", {"config.json": b"{}", "model.safetensors": b"x" * 100})
     hub.misbehave("model.safetensors", *[Act("redirect", to=link)] * 12)

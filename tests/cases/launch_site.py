@@ -38,7 +38,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from launch_model import Model
-from misbehaving import scoring
+from local_servers import scoring
 
 from launcher.core.machine import LOOPBACK, free_ports
 
@@ -95,11 +95,13 @@ class Site:
         for name, text in node.get("files", {}).items():
             self._made(name).write_text(text)
         for name, groups in node.get("rows", {}).items():
-            _write_rows(self._made(name), [row for group in _listed(groups) for row in rows(group)])
+            listed = groups if isinstance(groups, list) else [groups]
+            _write_rows(self._made(name), [row for group in listed for row in rows(group)])
         for name in node.get("repo", ()):
             shutil.copy(ROOT / name, self._made(name))
         for name, given in node.get("models", {}).items():
-            Model(**(given or {})).save(self._empty(name))
+            _remove(self.folder / name)
+            Model(**(given or {})).save(self._made(name))
         for name, given in node.get("json", {}).items():
             path = self._made(name)
             path.write_text(json.dumps({**(json.loads(path.read_text()) if path.is_file() else {}), **given}))
@@ -133,11 +135,6 @@ class Site:
     def _score(self, name: str, answers: list[dict[str, Any]], _: Node) -> dict[str, Any]:
         """1 for an answer that holds the ground truth."""
         return {self.scores[name]: [float((one["ground_truth"] or "a") in one["response"]) for one in answers]}
-
-    def _empty(self, name: str) -> Path:
-        """The path of a folder that is not there any more."""
-        _remove(self.folder / name)
-        return self._made(name)
 
     def _made(self, name: str) -> Path:
         path = self.folder / name
@@ -205,10 +202,6 @@ KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
     "chat_pairs": lambda n: {side: [{"role": "user", "content": _asked(n)}, {"role": "assistant", "content": text}]
                              for side, text in (("chosen", _sum(n)), ("rejected", str(n)))},
 }  # fmt: skip
-
-
-def _listed(groups: Any) -> list[Any]:
-    return groups if isinstance(groups, list) else [groups]
 
 
 def _write_rows(path: Path, found: list[dict[str, Any]]) -> None:

@@ -82,16 +82,15 @@ class Name:
 
     def _taken(self, run: Mapping[str, Any], name: str) -> bool:
         """The run has the value that was typed under the other name."""
-        value = yaml.safe_load(self.typed.partition("=")[2])
         found = value_of(run, name)
-        return found is not None and (found == value or str(found) == str(value) or _number(found) == _number(value))
+        return found is not None and _plain(found) == _plain(yaml.safe_load(self.typed.partition("=")[2]))
 
 
-def _number(value: Any) -> float | str:
+def _plain(value: Any) -> float | str:
     try:
         return float(value)
     except (TypeError, ValueError):
-        return f"no number: {value}"
+        return str(value)
 
 
 def _pattern(name: str, typed: str) -> str:

@@ -46,6 +46,7 @@ from launcher.core.files import NewLines
 from launcher.core.metrics import HeldOut
 from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.core.state import HISTORY, POINTS, Curve, RunState, after, fold
+from launcher.core.verdict import RunVerdict
 
 STARTED = Started(at=10.0, run="p/é", algorithm="GRPO", processes=2)
 LOADED = Loaded(at=11.0, rows=60, refused=4, val_rows=8, val_refused=0, steps_per_epoch=7, steps=20)
@@ -304,6 +305,7 @@ STALLED = [STARTED, USAGE, Stalled(step=1, rank=None, why="nothing for 20 s", st
 AGAIN = Restarted(step=0, attempt=2, cause="killed", why="t")
 LOST, LATER = Alert(step=1, text="lost", level="critical"), Alert(step=4, text="lost again", level="critical")
 MILD = [Alert(step=2, text="slow", level="warn"), Alert(step=3, text="note", level="info")]
+LEARNED = Ended(how="finished", verdict=RunVerdict("learned", "from 0.1 to 0.9"))
 SLOW = [Step(at=100.0 * step, step=step, metrics={}) for step in range(10)]
 FAST = [Step(at=1000.0 + step, step=10 + step, metrics={}) for step in range(HISTORY)]
 FOLDED: dict[str, tuple[list[Event], dict[str, Any]]] = {
@@ -315,6 +317,7 @@ FOLDED: dict[str, tuple[list[Event], dict[str, Any]]] = {
     "of milder ones, too": (MILD, {"alert": "slow"}),
     "of equals the latest": ([LOST, LATER], {"alert": "lost again"}),
     "until it is started again": ([LOST, AGAIN, *MILD], {"alert": "slow"}),
+    "who goes on has no verdict yet": ([LEARNED, Resumed(step=1, attempt=2)], {"verdict": None, "status": "running"}),
     "only the latest steps tell the speed": ([*SLOW, *FAST], {"seconds_per_step": 1.0}),
 }
 
