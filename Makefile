@@ -174,7 +174,7 @@ import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as
 	$(VENV)/bin/python benchmarks/import_scripts.py
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
-	$(VENV)/bin/python tests/cases/launches.py
+	CASES=tests/cases/reported $(VENV)/bin/pytest -n auto -m 'long or not long' tests/preflight/test_launches.py
 
 logs: $(VENV)/ready-dev  ## the values that are read of each log in LOGS=folder, against a simple count
 	$(VENV)/bin/python benchmarks/reading_logs.py $(LOGS)
@@ -183,7 +183,7 @@ labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose L
 	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS)
 
 hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
-	$(VENV)/bin/python tests/cases/hostile.py
+	$(VENV)/bin/pytest tests/cases/hostile.py
 
 ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways and 13 healthy ones, with 3 seeds: what each says of itself
 	$(VENV)/bin/python benchmarks/ruined.py ruined --seeds 3
@@ -201,8 +201,9 @@ seed-noise: $(VENV)/ready-dev  ## simulate runs of equal and of different settin
 	$(VENV)/bin/python benchmarks/seed_noise.py
 
 first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week: other launches, names of other programs, five mistakes at once
-	$(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
-	$(VENV)/bin/python tests/cases/names.py
+	CASES=tests/cases/first_week $(VENV)/bin/pytest -n auto -m 'long or not long' tests/preflight/test_launches.py
+	DRAWN=200 $(VENV)/bin/pytest -n auto -m 'long or not long' tests/config/test_all_at_once.py tests/config/test_other_projects.py \
+		-k 'mistakes_are_all or names_that_people'
 
 memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 8 runs
 	$(VENV)/bin/python benchmarks/memory.py

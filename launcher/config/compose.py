@@ -126,10 +126,10 @@ def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config
     implied = chosen_also(chosen, config_dir) if unset else set()
     excluded = [parse(f"~{group}") for group in sorted({*unset} - implied)]
     overrides = [*excluded, *chosen.values(), *values]
-    composed = composition.compose(_folders(config_dir), "run", overrides, sources.check_file)
+    config, composed = composition.compose(_folders(config_dir), "run", overrides, sources.check_file)
     with composition.LOCK:
-        node = sources.resolved(composed.config)
-    files = tuple((config_file(name, config_dir), place) for name, place in composed.files)
+        node = sources.resolved(config)
+    files = tuple((config_file(name, config_dir), place) for name, place in composed)
     return Composed(node, [*values], [], files, defaults.derive(node))
 
 

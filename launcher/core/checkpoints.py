@@ -19,6 +19,7 @@ from pathlib import Path
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import fsync_path, open_file, read_file
+from launcher.core.metrics import grade
 from launcher.core.problems import Problem
 
 MANIFEST = "manifest.json"
@@ -162,12 +163,9 @@ def validated(folder: Path) -> dict[str, float]:
         return {}
 
 
-Grade = Callable[[Path], float | None]
-"""Scores a checkpoint, higher is better; None where it has no score."""
-
-
-def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None = None) -> list[Path]:
-    """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; returns the removed.
+def retain(root: Path, last: int, best: int, metric: str | None = None, sealed: Path | None = None) -> list[Path]:
+    """Remove all but the `last` newest, the `best` best (by `metric`, as `grade` has it) that verify, and the newest
+    that verifies; returns the removed.
 
     Where none verifies, all stay. `sealed` was written just now and is known to verify. Others are hashed only if one
     with a grade would be removed: then the better ones are, as a damaged one must not be kept in its place.
@@ -177,7 +175,8 @@ def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None =
         tidy(root)
         return []
     checkpoints = newest_first(root)
-    graded = [(value, step_of(path), path) for path in checkpoints if (value := grade(path)) is not None]
+    grades = [(grade(validated(path), metric), step_of(path), path) for path in checkpoints]
+    graded = [each for each in grades if each[0] is not None]
     ranked = [path for _, _, path in sorted(graded, reverse=True)]  # of equals the newer first
     kept = {good, *checkpoints[:last], *ranked[:best]}
     if not kept.issuperset(ranked):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
@@ -51,20 +50,12 @@ class _Loader(LOADER):
         return super().construct_mapping(node, deep=deep)
 
 
-@dataclass(frozen=True)
-class ComposedConfig:
-    """A config and the files that it is composed of."""
-
-    config: DictConfig
-    files: tuple[tuple[str, str], ...]
-    """(name, package) of each file, in the order in which they are merged."""
-
-
 def compose(
     folders: Sequence[Path], name: str, overrides: Sequence[Override], check: Callable[[Path], object] | None = None
-) -> ComposedConfig:
-    """The config `name`; each file is taken from the first folder that has it, and `check` is called before it is read.
-    Raises what Hydra, OmegaConf, YAML, the file system and `check` raise."""
+) -> tuple[DictConfig, list[tuple[str, str]]]:
+    """The config `name`, and (name, package) of its files in the order in which they are merged. Each is taken from the
+    first folder that has it, and `check` is called before it is read. Raises what Hydra, OmegaConf, YAML, the file
+    system and `check` raise."""
     with LOCK:
         files = CachingConfigRepository(_Folders(folders, check))  # each file is read three times
         defaults = create_defaults_list(files, name, list(overrides), prepend_hydra=False, skip_missing=False)
@@ -74,8 +65,7 @@ def compose(
         loader._apply_overrides_to_config(defaults.config_overrides, config)
         OmegaConf.set_struct(config, False)
         config.pop("hydra", None)
-        return ComposedConfig(config, tuple((each.config_path, each.package or "") for each in defaults.defaults
-                                      if each.config_path))  # fmt: skip
+        return config, [(each.config_path, each.package or "") for each in defaults.defaults if each.config_path]
 
 
 @lru_cache(4096)

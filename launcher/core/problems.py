@@ -51,7 +51,8 @@ def conflict(where: str, got: str, fix: str | Sequence[int], *about: str) -> Pro
     """A problem of values that are valid alone, but not together; numbers as `fix` are values to use instead."""
     if isinstance(fix, str):
         return Problem(where, got, fix, "conflicting-settings", about)
-    return Problem(where, got, f"use {' or '.join(map(str, fix))}", "conflicting-settings", about, fix[0])
+    text = f"use {' or '.join(map(str, fix))}" if fix else ""
+    return Problem(where, got, text, "conflicting-settings", about, next(iter(fix), None))
 
 
 class Problems(Exception):

@@ -6,17 +6,16 @@ import json
 import os
 import random
 import string
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from local_hub import LocalHub
-from misbehaving import Act
+from launch_site import Site
+from local_hub import Act, LocalHub
+from local_servers import scoring
 
 _rng = random.Random(time.time_ns())
 
@@ -120,64 +119,42 @@ class Command:
     code: int
 
 
-class _Echo(BaseHTTPRequestHandler):
+def _echo(answers: list[dict[str, Any]], headers: Mapping[str, str]) -> dict[str, Any]:
     """Scores right and empty answers, as a plan asks; refuses others, and tells whom."""
-
-    def do_POST(self) -> None:
-        answers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
-        tried = all(one["response"] == "" or one["ground_truth"] in one["response"] for one in answers)
-        refusal = {"error": "no such key", "got": self.headers.get("Authorization")}
-        body = json.dumps({"scores": [len(one["response"]) for one in answers]} if tried else refusal).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """The table speaks."""
+    if all(one["response"] == "" or one["ground_truth"] in one["response"] for one in answers):
+        return {"scores": [len(one["response"]) for one in answers]}
+    return {"error": "no such key", "got": headers.get("Authorization")}
 
 
 @contextmanager
 def plant(given: Path, hub: LocalHub) -> Iterator[str]:
     """Write the inputs, and yield the address of a server that repeats what it is told."""
-    (given / "conf" / "algorithm").mkdir(parents=True)
-    (given / "conf" / "reward").mkdir()
-    (given / "reward.py").write_text(REWARD)
-    (given / "planted_algorithm.py").write_text(ALGORITHM)
-    (given / "conf" / "algorithm" / "mine.yaml").write_text("_target_: planted_algorithm.SFT\n")
-    token = VALUES["a value in --config-dir"]
-    (given / "conf" / "reward" / "own.yaml").write_text(
-        f"_target_: launcher.rewards.python.Python\npath: {given}/reward.py\nkwargs: {{channel: {token}}}\n"
-    )
     rows = [{"prompt": f"{number}", "response": f"{number}", "ground_truth": f"{number}"} for number in range(1, 17)]
-    (given / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    bad = {"prompt": ["see", VALUES["a token in a bad row"]], "response": "x"}
-    (given / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, bad]))
     held = {**rows[0], "prompt": f"my id is {VALUES['an id in a held-out row']}, what is 1?"}
-    (given / "held.jsonl").write_text(json.dumps(held) + "\n")
-    run = given / "runs" / "theirs" / "old"
-    run.mkdir(parents=True)
-    output = VALUES["a run that others wrote"]
+    bad = {"prompt": ["see", VALUES["a token in a bad row"]], "response": "x"}
+    token, output = VALUES["a value in --config-dir"], VALUES["a run that others wrote"]
     events = [
         {"kind": "Started", "at": 1.0, "run": "theirs/old", "algorithm": "GRPO", "processes": 1},
         {"kind": "Alert", "at": 2.0, "step": 1, "text": f"token={output}"},
         {"kind": "Ended", "at": 3.0, "how": "failed", "why": f"401 for {output}"},
     ]
-    (run / "spec.yaml").write_text(f"reward: {{headers: {{X: {output}}}}}\n")
-    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (run / "console.log").write_text(f"failed: 401 for {output}\n")
+    tables = {"rows": rows, "bad": [*rows, bad], "held": [held], "runs/theirs/old/events": events}
+    lines = {f"{name}.jsonl": "".join(json.dumps(row) + "\n" for row in table) for name, table in tables.items()}
+    Site(given).build({"files": {
+        **lines,
+        "reward.py": REWARD,
+        "planted_algorithm.py": ALGORITHM,
+        "conf/algorithm/mine.yaml": "_target_: planted_algorithm.SFT\n",
+        "conf/reward/own.yaml": f"_target_: launcher.rewards.python.Python\npath: {given}/reward.py\n"
+                                f"kwargs: {{channel: {token}}}\n",
+        "runs/theirs/old/spec.yaml": f"reward: {{headers: {{X: {output}}}}}\n",
+        "runs/theirs/old/console.log": f"failed: 401 for {output}\n",
+    }})  # fmt: skip
     link = f"http://127.0.0.1:9/cdn?X-Amz-Signature={VALUES['a signed link']}"
     hub.add("some/model", {"config.json": b"{}", "model.safetensors": b"x" * 100})
     hub.misbehave("model.safetensors", *[Act("redirect", to=link)] * 12)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Echo)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with scoring(_echo) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def environment(home: Path, given: Path, hub: LocalHub, code: Path) -> dict[str, str]:

@@ -1,10 +1,9 @@
-"""`rlrun plan` of models whose files are hostile: `hostile.py [PART OF A NAME ...]`.
+"""`rlrun plan` of models whose files are hostile, which `make hostile` runs.
 
 Each case spoils one file of a small healthy model's folder: its chat template, its configuration, tokenizer, weights
 or adapter. Its plan runs in a process of its own with nothing remembered, and must end at most MORE_S after one of the
 healthy folder, refuse with 2 and name what is wrong (or be in order, where the file is harmless), without a traceback,
 a process that is left behind, or more than MOST_GB in one process. Where a busy machine is slow, CPU seconds decide.
-Ends with 1 where one does not.
 """
 
 from __future__ import annotations
@@ -15,29 +14,23 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from hostile_files import CASES as FILES
 from hostile_templates import CASES as TEMPLATES
 from hostile_templates import Case
 from launch_model import Model
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 MORE_S, MOST_GB = 5.0, 2.0
 KILLED_S = 90.0
 LONGEST = 20_000
 """Characters of a plan's output; those of a template's own error are many more."""
 REFUSED = 2
-BASE = 3
-"""Plans of the healthy folder; the median counts."""
 HEALTHY = Case("healthy", "healthy", lambda _: None, "OK")
 SYSTEM, SECOND, LAST = 7, 1, 39
 """Rows that differ from the others."""
@@ -45,41 +38,36 @@ SYSTEM, SECOND, LAST = 7, 1, 39
 
 @dataclass(frozen=True)
 class Outcome:
-    case: Case
     wall_s: float
     cpu_s: float
     gb: float
     code: int
     output: str
-    left: int = 0
-    """Processes."""
-    escaped: bool = False
+    left: list[int]
+    """Ids of processes."""
+    escaped: bool
+    """Code of the template ran."""
 
-    def faults(self, base: Outcome) -> list[str]:
-        """Why this case fails; none where it does not."""
-        over = min(self.wall_s - base.wall_s, self.cpu_s - base.cpu_s)
-        checks = {
-            f"{over:.1f} s more than the healthy plan": over > MORE_S,
-            f"{self.gb:.2f} GB": self.gb > MOST_GB,
-            "a traceback": "Traceback" in self.output or "Error:\n" in self.output,
-            f"{len(self.output):,} characters of output": len(self.output) > LONGEST,
-            "control characters": bool(re.search(r"[\x00-\x08\x0b-\x1f\x7f]", self.output)),
-            f"{self.left} processes left": self.left > 0,
-            "code of the template ran": self.escaped,
-            f"exit code {self.code}, asked for: {self.case.expected}": not self._as_asked(),
-        }
-        return [fault for fault, found in checks.items() if found]
 
-    def _as_asked(self) -> bool:
-        expected = self.case.expected
-        level, _, pattern = expected.partition(" ") if expected.startswith("WARN ") else ("FAIL", "", expected)
-        if self.code == 0 and level == "FAIL":
-            return expected.startswith("OK")
-        if self.code != (REFUSED if level == "FAIL" else 0) or expected == "OK":
-            return False
-        pattern = pattern.removeprefix("OK or ")
-        lines = [line for line in self.output.splitlines() if line.startswith(level)]
-        return any(re.search(pattern, line, re.IGNORECASE) for line in lines)
+def check(case: Case, found: Outcome, base: Outcome) -> None:
+    over = min(found.wall_s - base.wall_s, found.cpu_s - base.cpu_s)
+    assert over <= MORE_S, f"{over:.1f} s more than the healthy plan"
+    assert found.gb <= MOST_GB and not found.left and not found.escaped, found
+    end = found.output[-1000:]
+    assert "Traceback" not in found.output and "Error:\n" not in found.output, end
+    assert len(found.output) <= LONGEST and not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", found.output), end
+    assert is_as_asked(case.expected, found), f"{case.expected} was asked for; exit code {found.code}\n{end}"
+
+
+def is_as_asked(expected: str, found: Outcome) -> bool:
+    level, _, pattern = expected.partition(" ") if expected.startswith("WARN ") else ("FAIL", "", expected)
+    if found.code == 0 and level == "FAIL":
+        return expected.startswith("OK")
+    if found.code != (REFUSED if level == "FAIL" else 0) or expected == "OK":
+        return False
+    pattern = pattern.removeprefix("OK or ")
+    lines = [line for line in found.output.splitlines() if line.startswith(level)]
+    return any(re.search(pattern, line, re.IGNORECASE) for line in lines)
 
 
 def rows(algorithm: str) -> str:
@@ -97,17 +85,11 @@ def rows(algorithm: str) -> str:
     return "".join(json.dumps(row) + "\n" for row in found)
 
 
-def plan(case: Case) -> Outcome:
+def plan(case: Case, folder: Path) -> Outcome:
     """The case in a folder of its own."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        Model().save(folder / "m")
-        (folder / "rows.jsonl").write_text(rows(case.algorithm))
-        case.spoil(folder / "m")
-        return _measured(case, folder)
-
-
-def _measured(case: Case, folder: Path) -> Outcome:
+    Model().save(folder / "m")
+    (folder / "rows.jsonl").write_text(rows(case.algorithm))
+    case.spoil(folder / "m")
     words = ["plan", f"algorithm={case.algorithm}", "model=hf", "model.path=m", "data=rows.jsonl", "hardware=cpu"]
     cache = {"XDG_CACHE_HOME": str(folder / "cache"), "COLUMNS": "1000"}
     started = time.monotonic()
@@ -126,10 +108,10 @@ def _measured(case: Case, folder: Path) -> Outcome:
     for pid in left:
         with suppress(ProcessLookupError):  # it has ended since
             os.kill(pid, signal.SIGKILL)
-    cpu, gb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6
     text = (folder / "output").read_text(errors="replace")
     escaped = any(path.name == "escaped" for path in folder.rglob("*"))
-    return Outcome(case, wall, cpu, gb, process.returncode, text, len(left), escaped)
+    cpu, gb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6
+    return Outcome(wall, cpu, gb, process.returncode, text, left, escaped)
 
 
 def _left(folder: bytes) -> list[int]:
@@ -144,32 +126,18 @@ def _left(folder: bytes) -> list[int]:
     return found
 
 
-def show(outcomes: Sequence[Outcome], base: Outcome) -> bool:
-    """Whether none fails."""
-    console = Console(width=160)
-    title = f"by file (healthy: {base.wall_s:.1f} s, {base.cpu_s:.1f} CPU s, {base.gb:.2f} GB)"
-    table = Table("file", "cases", "refused", "most s", "most CPU s", "most GB", title=title)
-    for kind in dict.fromkeys(one.case.kind for one in outcomes):
-        of = [one for one in outcomes if one.case.kind == kind]
-        most = (max(getattr(one, name) for one in of) for name in ("wall_s", "cpu_s", "gb"))
-        table.add_row(kind, str(len(of)), str(sum(one.code != 0 for one in of)), *(f"{value:.1f}" for value in most))
-    console.print(table)
-    failed = {one: faults for one in outcomes if (faults := one.faults(base))}
-    for one, faults in failed.items():
-        end = one.output[-1000:]
-        console.print(Text(f"FAILED {one.case.kind}, {one.case.name}: {'; '.join(faults)}\n{end}"))
-    console.print(f"{len(outcomes)} cases, {len(failed)} failed")
-    return not failed
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A plan of the healthy folder: the median of three."""
+    plans = [plan(HEALTHY, tmp_path_factory.mktemp("healthy")) for _ in range(3)]
+    found = sorted(plans, key=lambda one: one.cpu_s)[1]
+    check(HEALTHY, found, found)
+    return found
 
 
-def main() -> int:
-    parts = sys.argv[1:] or [""]
-    cases = [case for case in (*TEMPLATES, *FILES) if any(part in case.name for part in parts)]
-    base = sorted((plan(HEALTHY) for _ in range(BASE)), key=lambda one: one.cpu_s)[BASE // 2]
-    if faults := base.faults(base):
-        sys.exit(f"the healthy plan fails: {faults}\n{base.output}")
-    return not show([*map(plan, cases)], base)
+CASES = [*TEMPLATES, *FILES]
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.kind}, {case.name}" for case in CASES])
+def test_a_plan_names_what_is_hostile(case: Case, base: Outcome, tmp_path: Path) -> None:
+    check(case, plan(case, tmp_path), base)

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-*/=?!.,:;#$\\{}()<>_' \n"
+RANK, TARGETS = 4, ["q_proj", "v_proj"]
 SPECIAL = ("<pad>", "<eos>", "<unk>", "<|user|>", "<|assistant|>", "<|system|>")
 TEMPLATE = (
     "{% for turn in messages %}<|{{ turn.role }}|>{{ turn.content }}"
@@ -123,23 +124,21 @@ class Adapter:
 
     base: str
     """What adapter_config.json names."""
-    rank: int = 4
-    targets: Sequence[str] = ("q_proj", "v_proj")
     config: Mapping[str, Any] = field(default_factory=dict)
     """Laid over adapter_config.json."""
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": self.base, "r": self.rank,
-                "lora_alpha": 8, "lora_dropout": 0.0, "bias": "none", "target_modules": list(self.targets),
+        config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": self.base, "r": RANK,
+                "lora_alpha": 8, "lora_dropout": 0.0, "bias": "none", "target_modules": TARGETS,
                 "inference_mode": True}  # fmt: skip
         (folder / "adapter_config.json").write_text(json.dumps({**config, **self.config}))
         tensors: dict[str, np.ndarray] = {}
         for name, size in _tensors(len(SPECIAL) + len(ALPHABET)).items():
             place = name.removesuffix(".weight")
-            if place.rpartition(".")[2] in self.targets:
-                tensors[f"base_model.model.{place}.lora_A.weight"] = np.full((self.rank, size[1]), 0.01, np.float32)
-                tensors[f"base_model.model.{place}.lora_B.weight"] = np.zeros((size[0], self.rank), np.float32)
+            if place.rpartition(".")[2] in TARGETS:
+                tensors[f"base_model.model.{place}.lora_A.weight"] = np.full((RANK, size[1]), 0.01, np.float32)
+                tensors[f"base_model.model.{place}.lora_B.weight"] = np.zeros((size[0], RANK), np.float32)
         save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
         Model().save_tokenizer(folder)
 

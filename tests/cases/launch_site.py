@@ -28,17 +28,19 @@ import os
 import shlex
 import shutil
 import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from launch_model import Model
+from local_servers import scoring
+
+from launcher.core.machine import LOOPBACK, free_ports
 
 Node = Mapping[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -55,8 +57,8 @@ class Site:
     disks: dict[str, str] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     """By the name that stands in the words."""
-    answers: dict[str, list[str]] = field(default_factory=dict)
-    """By the name of a server: the name of its scores, which may change."""
+    scores: dict[str, str] = field(default_factory=dict)
+    """By the name of a server: the name that its scores have in a reply, which may change."""
     kept: ExitStack = field(default_factory=ExitStack)
 
     def words(self, text: str) -> list[str]:
@@ -93,11 +95,13 @@ class Site:
         for name, text in node.get("files", {}).items():
             self._made(name).write_text(text)
         for name, groups in node.get("rows", {}).items():
-            _write_rows(self._made(name), [row for group in _listed(groups) for row in rows(group)])
+            listed = groups if isinstance(groups, list) else [groups]
+            _write_rows(self._made(name), [row for group in listed for row in rows(group)])
         for name in node.get("repo", ()):
             shutil.copy(ROOT / name, self._made(name))
         for name, given in node.get("models", {}).items():
-            Model(**(given or {})).save(self._empty(name))
+            _remove(self.folder / name)
+            Model(**(given or {})).save(self._made(name))
         for name, given in node.get("json", {}).items():
             path = self._made(name)
             path.write_text(json.dumps({**(json.loads(path.read_text()) if path.is_file() else {}), **given}))
@@ -120,27 +124,22 @@ class Site:
 
     def _listen(self, node: Node) -> None:
         for name in node.get("ports", ()):
-            self.ports[name] = self._listening()
+            listener = self.kept.enter_context(socket.create_server((LOOPBACK, 0)))
+            self.ports[name] = int(listener.getsockname()[1])
         servers = node.get("serving", ())
-        for name, how in (servers if isinstance(servers, dict) else dict.fromkeys(servers, "scores")).items():
-            if name not in self.answers:
-                self.answers[name] = [how]
-                self.ports[name] = self.kept.enter_context(serving(self.ports.get(name, 0), self.answers[name]))
-            self.answers[name][:] = [how]
+        for name, scores in (servers if isinstance(servers, dict) else dict.fromkeys(servers, "scores")).items():
+            if name not in self.scores:
+                self.ports[name] = self.kept.enter_context(scoring(partial(self._score, name)))
+            self.scores[name] = scores
 
-    def _empty(self, name: str) -> Path:
-        """The path of a folder that is not there any more."""
-        _remove(self.folder / name)
-        return self._made(name)
+    def _score(self, name: str, answers: list[dict[str, Any]], _: Node) -> dict[str, Any]:
+        """1 for an answer that holds the ground truth."""
+        return {self.scores[name]: [float((one["ground_truth"] or "a") in one["response"]) for one in answers]}
 
     def _made(self, name: str) -> Path:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
-
-    def _listening(self) -> int:
-        listener = self.kept.enter_context(socket.create_server(("127.0.0.1", 0)))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -148,7 +147,7 @@ def site(folder: Path, node: Node) -> Iterator[Site]:
     made = Site(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with made.kept:
-        made.ports["free"] = free_port()
+        (made.ports["free"],) = free_ports(1, LOOPBACK)
         made.build(node)
         yield made
 
@@ -163,11 +162,6 @@ def _remove(path: Path) -> None:
 def single(*nodes: Node) -> bool:
     """Whether a launch on these sites needs a process of its own, because of how that is started."""
     return any(node.get("disks") for node in nodes)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 # ---- rows
@@ -210,10 +204,6 @@ KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _listed(groups: Any) -> list[Any]:
-    return groups if isinstance(groups, list) else [groups]
-
-
 def _write_rows(path: Path, found: list[dict[str, Any]]) -> None:
     text = "".join(json.dumps(row) + "\n" for row in found)
     if path.suffix == ".parquet":
@@ -224,41 +214,3 @@ def _write_rows(path: Path, found: list[dict[str, Any]]) -> None:
         path.write_text(json.dumps(found))
     else:
         path.write_text(text)
-
-
-# ---- a server that scores
-
-
-@contextmanager
-def serving(port: int, how: Sequence[str] = ("scores",)) -> Iterator[int]:
-    """Scores an answer 1 where it holds the ground truth; the port that it listens at. `how` holds the name of the
-    scores, which is looked up for each request."""
-
-    class Handler(_Scores):
-        way = how
-
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-class _Scores(BaseHTTPRequestHandler):
-    way: Sequence[str] = ("scores",)
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
-        scores = [float((one["ground_truth"] or "a") in one["response"]) for one in asked]
-        body = json.dumps({self.way[0]: scores}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """The bench speaks."""

@@ -1,4 +1,5 @@
-"""A hub on this machine: it answers as Hugging Face (with Xet) and as ModelScope do, with faults on request.
+"""A hub on this machine: it answers as Hugging Face (with Xet) and as ModelScope do, with faults on request: it cuts,
+stalls, serves wrong bytes or refuses.
 
 The real client libraries talk to it. Large files are served by a second server (another port, and the name `localhost`
 where the hub is `127.0.0.1`), to which the hub redirects with a signed link. Every byte that is sent is counted.
@@ -17,16 +18,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from misbehaving import PIECE, Act, Answering
+from local_servers import Answering, served
 
 BLOCK, CHUNK = 1 << 20, 1 << 16
 """Bytes of a file in one xorb of Xet, and in one chunk: https://huggingface.co/docs/xet. Xorbs have made-up hashes."""
 LFS = (".safetensors", ".bin", ".parquet", ".gz")
 TELEMETRY = "/api/agent-harnesses"
 """What the Hugging Face client requests once in a process, whatever it is used for; not recorded."""
+
+
+PIECE = 16 << 10  # bytes written to a socket at a time
+
+What = Literal["", "cut", "stall", "garble", "500", "429", "size", "no-range", "shift", "more", "redirect"]
+
+
+@dataclass(frozen=True)
+class Act:
+    """One way to answer one request for a file's bytes."""
+
+    what: What
+    at: int = 0
+    """After how many bytes of this answer."""
+    to: str = ""
 
 
 @dataclass
@@ -38,6 +54,10 @@ class Repo:
     """Large files lie in Xet's storage, too."""
     listed: dict[str, bytes] = field(default_factory=dict)
     """Content that the listing describes where it is not what is served."""
+
+    @property
+    def described(self) -> dict[str, bytes]:
+        return self.files | self.listed
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,7 @@ class LocalHub:
         self.endpoint = f"http://127.0.0.1:{self.hub.server_port}"
         self.cdn_url = f"http://localhost:{self.cdn.server_port}"
         self.closing, self.resume = threading.Event(), threading.Event()
+        """Set: it ends; answers that stalled end."""
 
     def add(self, repo: str, files: dict[str, bytes], kind: str = "model", **more: Any) -> Repo:
         made = self.repos[kind, repo] = Repo(files, **more)
@@ -89,18 +110,12 @@ class LocalHub:
 @contextmanager
 def serving() -> Iterator[LocalHub]:
     hub = LocalHub()
-    threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in (hub.hub, hub.cdn)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield hub
-    finally:
-        hub.closing.set()
-        hub.resume.set()
-        for server, thread in zip((hub.hub, hub.cdn), threads, strict=True):
-            server.shutdown()
-            thread.join()
-            server.server_close()
+    with served(hub.hub, hub.cdn):
+        try:
+            yield hub
+        finally:
+            hub.closing.set()
+            hub.resume.set()
 
 
 class _Server(ThreadingHTTPServer):
@@ -136,10 +151,13 @@ class _Handler(Answering):
                 return
         self._json({"error": "no such endpoint"}, 404)
 
-    def _repo(self, kind: str, repo: str) -> Repo | None:
+    def _repo(self, kind: str, repo: str, revision: str | None = None) -> Repo | None:
         found = self.hub.repos.get((kind.strip("/").removesuffix("s"), repo))
         if found is None:
             self._json({"error": "Repository not found", "Code": 404}, 404, {"X-Error-Code": "RepoNotFound"})
+        elif revision not in (None, "main", found.commit):
+            self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
+            return None
         return found
 
     def _open(self, kind: str, repo: str) -> Repo | None:
@@ -154,14 +172,11 @@ class _Handler(Answering):
     # Hugging Face
 
     def hf_info(self, kind: str, repo: str, revision: str | None) -> None:
-        if (found := self._repo(kind, repo)) and self._has(found, revision):
+        if found := self._repo(kind, repo, revision):
             siblings = [
                 {"rfilename": node["path"], "size": node["size"], "blobId": node["oid"], "lfs": node.get("lfs")}
                 for node in _tree(found)
             ]
-            for node in siblings:
-                if lfs := node["lfs"]:
-                    node["lfs"] = {"size": lfs["size"], "sha256": lfs["oid"], "pointerSize": lfs["pointerSize"]}
             gated = "manual" if found.gated else False  # listed to everyone
             more = {"tags": [], "private": False, "gated": gated}
             self._json({"id": repo, "sha": found.commit, "siblings": siblings, **more})
@@ -171,14 +186,8 @@ class _Handler(Answering):
             self._json({})
 
     def hf_tree(self, kind: str, repo: str, revision: str) -> None:
-        if (found := self._repo(kind, repo)) and self._has(found, revision):
+        if found := self._repo(kind, repo, revision):
             self._json(_tree(found))
-
-    def _has(self, repo: Repo, revision: str | None) -> bool:
-        if revision in (None, "main", repo.commit):
-            return True
-        self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
-        return False
 
     def hf_file(self, kind: str | None, repo: str, revision: str, path: str) -> None:
         found = self._open(kind or "models", repo)
@@ -187,7 +196,7 @@ class _Handler(Answering):
         if path not in found.files:
             self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
             return
-        data = found.listed.get(path, found.files[path])
+        data = found.described[path]
         lfs = path.endswith(LFS)
         etag = hashlib.sha256(data).hexdigest() if lfs else git_sha1(data)
         more = {"X-Repo-Commit": found.commit, "ETag": f'"{etag}"'}
@@ -200,21 +209,22 @@ class _Handler(Answering):
 
     def xet_token(self, kind: str, repo: str) -> None:
         if self._open(kind, repo):
-            self._json({}, headers=_xet_headers(self.hub.cdn_url))
+            where = {"X-Xet-Cas-Url": self.hub.cdn_url, "X-Xet-Access-Token": "xet"}
+            self._json({}, headers={**where, "X-Xet-Token-Expiration": str(int(time.time()) + 3600)})
 
     def xet_terms(self, name: str) -> None:
         for (kind, repo), found in self.hub.repos.items():
-            for path, data in found.files.items():
-                if hashlib.sha256(found.listed.get(path, data)).hexdigest() == name:
+            for path, data in found.described.items():
+                if hashlib.sha256(data).hexdigest() == name:
                     url = f"{self.hub.cdn_url}/xorbs/{kind}/{repo}/{path}"
-                    node = _reconstruction(data, self.headers.get("Range", ""), url)
+                    node = _reconstruction(found.files[path], self.headers.get("Range", ""), url)
                     self._json(node, 200 if node else 416)
                     return
         self._json({}, 404)
 
     def xet_bytes(self, kind: str, repo: str, path: str, number: str) -> None:
         place = int(number) * BLOCK
-        self.send_bytes(self.hub, path, _xorb(self.hub.repos[kind, repo].files[path][place : place + BLOCK]), {})
+        self.send_bytes(path, _xorb(self.hub.repos[kind, repo].files[path][place : place + BLOCK]), {})
 
     # ModelScope
 
@@ -224,8 +234,7 @@ class _Handler(Answering):
                 self._json({"Code": 10010205001, "Message": "no such revision"}, 404)
                 return
             files = []
-            for path, served in found.files.items():
-                data = found.listed.get(path, served)
+            for path, data in found.described.items():
                 files.append({"Path": path, "Name": path.rpartition("/")[2], "Type": "blob", "Size": len(data),
                               "Sha256": hashlib.sha256(data).hexdigest(), "Revision": found.commit})  # fmt: skip
             page, size = int(self.query.get("PageNumber", 1)), int(self.query.get("PageSize", len(files) or 1))
@@ -248,12 +257,55 @@ class _Handler(Answering):
             signed = f"{self.hub.cdn_url}/cdn/{kind.strip('/')}/{repo}/{path}?signature=s{len(self.hub.asked)}"
             self.answer(302, {**headers, "Location": signed})
         else:
-            self.send_bytes(
-                self.hub, path, self.hub.repos[kind.strip("/").removesuffix("s"), repo].files[path], headers
-            )
+            self.send_bytes(path, self.hub.repos[kind.strip("/").removesuffix("s"), repo].files[path], headers)
 
     def cdn_file(self, kind: str, repo: str, path: str) -> None:
-        self.send_bytes(self.hub, path, self.hub.repos[kind.removesuffix("s"), repo].files[path], {})
+        self.send_bytes(path, self.hub.repos[kind.removesuffix("s"), repo].files[path], {})
+
+    def send_bytes(self, path: str, data: bytes, headers: dict[str, str]) -> None:
+        acts = self.hub.acts[path]
+        act = acts.popleft() if acts else Act("")
+        if act.what.isdigit():
+            self.answer(int(act.what), {"Retry-After": "0"} if act.what == "429" else {})
+            return
+        status, start, end = 200, 0, len(data)
+        if "Range" in self.headers and act.what != "no-range":
+            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"])
+            assert asked, self.headers["Range"]
+            status, start, end = 206, int(asked[1]), int(asked[2] or end - 1) + 1
+            if start >= len(data) > 0:
+                self.answer(416, {"Content-Range": f"bytes */{len(data)}"})
+                return
+            headers = {**headers, "Content-Range": f"bytes {start + (act.what == 'shift')}-{end - 1}/{len(data)}"}
+        body = data[start:end]
+        match act.what:
+            case "garble":
+                body = bytes(byte ^ 1 for byte in body)
+            case "size":
+                status, body = 200, body[:-1]
+                headers.pop("Content-Range", None)
+            case "more":  # no length is announced, and there is more
+                headers, body, self.close_connection = {**headers, "Connection": "close"}, body + b"more", True
+        self.answer(status, headers, None if act.what == "more" else len(body))
+        if self.command != "HEAD":
+            self._write(path, body, act)
+
+    def _write(self, path: str, body: bytes, act: Act) -> None:
+        view, began = memoryview(body), time.monotonic()
+        stop = act.at if act.what in ("cut", "stall") else len(body)
+        for place in range(0, stop, PIECE):
+            part = view[place : min(place + PIECE, stop)]
+            self.wfile.write(part)
+            self.hub.sent[path] += len(part)
+            if self.hub.bytes_per_s:
+                time.sleep(max((place + PIECE) / self.hub.bytes_per_s - (time.monotonic() - began), 0))
+            if self.hub.closing.is_set():
+                break
+        if act.what == "stall":
+            self.hub.resume.wait(60)
+        if stop < len(body):
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def _json(self, node: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         body = json.dumps(node).encode()
@@ -265,11 +317,11 @@ class _Handler(Answering):
 def _tree(repo: Repo) -> list[dict[str, Any]]:
     """The files of a repository, as Hugging Face lists them."""
     nodes = []
-    for path, served in repo.files.items():
-        data = repo.listed.get(path, served)
+    for path, data in repo.described.items():
         node: dict[str, Any] = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data)}
         if path.endswith(LFS):
-            node["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+            digest = hashlib.sha256(data).hexdigest()
+            node["lfs"] = {"oid": digest, "sha256": digest, "size": len(data), "pointerSize": 134}
         nodes.append(node)
     return nodes
 
@@ -279,12 +331,6 @@ def _xorb(data: bytes) -> bytes:
     chunks = [data[place : place + CHUNK] for place in range(0, len(data), CHUNK)]
     sizes = [len(chunk).to_bytes(3, "little") for chunk in chunks]
     return b"".join(b"\0" + size + b"\0" + size + chunk for size, chunk in zip(sizes, chunks, strict=True))
-
-
-def _xet_headers(endpoint: str) -> dict[str, str]:
-    """Where the storage is, and what it is asked with."""
-    expires = str(int(time.time()) + 3600)
-    return {"X-Xet-Cas-Url": endpoint, "X-Xet-Access-Token": "xet", "X-Xet-Token-Expiration": expires}
 
 
 def _reconstruction(data: bytes, wanted: str, url: str) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from launcher.spec.stored import to_node
 
 MISTAKES = names.mistakes()
 """The pool of tests/cases, of which `make first-week` draws 200 combinations."""
-FIVE = names.combinations(MISTAKES.pool, 6)
+FIVE = names.combinations(MISTAKES.pool, int(os.environ.get("DRAWN", 6)))
 OF_ROWS = [one for one in MISTAKES.pool if "bad.jsonl" in " ".join(one.words)]
 (ALL,) = names.combinations([one for one in MISTAKES.pool if one not in OF_ROWS], 1, len(MISTAKES.pool))
 """As many as do not interfere; rows are read only where all that they depend on is right."""

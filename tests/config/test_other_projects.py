@@ -236,13 +236,14 @@ def test_a_name_is_answered_with_what_to_type(word: str, expected: str) -> None:
     assert [str(answer.problem) for answer in answers(typed.split(), algorithm or "grpo")] == [expected]
 
 
+@pytest.mark.parametrize("table", names.LEAST)
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.long)])
-def test_names_that_people_type_are_answered_with_the_right_one(every: int, tmp_path: Path) -> None:
-    """The table of tests/cases, which `make first-week` asks, too."""
+def test_names_that_people_type_are_answered_with_the_right_one(every: int, table: str, tmp_path: Path) -> None:
+    """The tables of tests/cases."""
     with site(tmp_path / "here", names.SITE) as where:
-        chosen = names.names("foreign")[::every]
+        chosen = names.names(table)[::every]
         left = [name.typed for name in chosen if not name.answered(launches.in_this_process(where, name.words))]
-    assert len(left) <= len(chosen) * (1 - names.LEAST["foreign"]), left
+    assert len(left) <= len(chosen) * (1 - names.LEAST[table]), left
 
 
 def test_what_is_wrong_for_a_run_is_not_suggested_for_it() -> None:

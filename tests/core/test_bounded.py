@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from yaml import YAMLError
@@ -13,7 +13,7 @@ from launcher.core.bounded_parse import DEPTH, LimitExceeded, parse_json, parse_
 LEVELS = "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
 BOMB = f"a0: &a0 [{','.join('x' * 9)}]\n{LEVELS}"
 
-REFUSED = [
+BEYOND = [
     (BOMB, "stands for more than 20,000 values"),
     ("a: &a [*a]\n", "stands within itself"),
     ("x: " + "[" * 5000, "more than 64 deep"),
@@ -28,14 +28,21 @@ REFUSED = [
     ("x: " + "y" * 2**20, "at most 1,048,576"),
     ("".join(f"k{n}: 1\n" for n in range(90_000)), "more than 20,000 values"),
 ]
+WRONG = [
+    *((parse_yaml, text, LimitExceeded, reason) for text, reason in BEYOND),
+    *((parse_yaml, text, YAMLError, None) for text in ("a: [", "!!python/object/apply:os.system ['true']", "a\0b")),
+    *((parse_json, text, ValueError, None) for text in ("[" * 100_000, '{"a":' * 100_000, "9" * 5000)),
+]
 
 
-@pytest.mark.parametrize(("text", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
-def test_what_is_beyond_is_refused_at_once(
-    text: str, reason: str, within: Callable[[float], AbstractContextManager[None]]
+@pytest.mark.parametrize(
+    ("read", "text", "error", "reason"), WRONG, ids=[f"{text:.20} {why}" for _, text, _, why in WRONG]
+)
+def test_what_is_beyond_or_wrong_is_refused_at_once(
+    read: Callable[[str], object], text: str, error: type[Exception], reason: str | None, within: Any
 ) -> None:
-    with within(1.0), pytest.raises(LimitExceeded, match=reason):
-        parse_yaml(text)
+    with within(1.0), pytest.raises(error, match=reason):
+        read(text)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +58,3 @@ def test_what_is_beyond_is_refused_at_once(
 )
 def test_what_is_within_is_read(text: str | bytes, value: object) -> None:
     assert value is None or parse_yaml(text) == value
-
-
-@pytest.mark.parametrize("text", ["a: [", "!!python/object/apply:os.system ['true']", "a\0b"])
-def test_what_is_no_plain_yaml_is_an_error_of_yaml(text: str) -> None:
-    with pytest.raises(YAMLError):
-        parse_yaml(text)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000])
-def test_json_that_is_too_deep_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError):
-        parse_json(text)

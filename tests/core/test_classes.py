@@ -24,62 +24,54 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def module(folder: Path, name: str, text: str) -> Path:
-    path = folder / f"{name}.py"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(RAN + text)
-    return path
-
-
-OWN = {
-    "by its name": "from launcher.spec.reward import Reward\nclass Mine(Reward): pass\n",
-    "by its module": "import launcher.spec.reward as r\nclass Mine(r.Reward): pass\n",
-    "by a whole path": "import launcher.spec.reward\nclass Mine(launcher.spec.reward.Reward): pass\n",
-    "by another": "from launcher.rewards.exact import Exact\nclass Between(Exact): pass\nclass Mine(Between): pass\n",
-    "extending what is brought in": "import launcher, planted_other\nclass Mine(planted_other.Theirs): pass\n",
+REWARD = "from launcher.spec.reward import Reward\n"
+MINE = "class Mine(Reward): pass\n"
+THEIRS = {"planted_other": f"{REWARD}class Theirs(Reward): pass\n"}
+OWN: dict[str, dict[str, str]] = {
+    "by its name": {"planted": REWARD + MINE},
+    "by its module": {"planted": "import launcher.spec.reward as r\nclass Mine(r.Reward): pass\n"},
+    "by a whole path": {"planted": "import launcher.spec.reward\nclass Mine(launcher.spec.reward.Reward): pass\n"},
+    "by another": {"planted": "from launcher.rewards.exact import Exact\nclass B(Exact): pass\nclass Mine(B): pass\n"},
+    "extending what is brought in": {
+        **THEIRS, "planted": "import launcher, planted_other\nclass Mine(planted_other.Theirs): pass\n",
+    },
+    "in a package, by dots": {
+        "planted/__init__": "", "planted/base": f"{REWARD}class Base(Reward): pass\n",
+        "planted/mine": "import launcher\nfrom .base import Base\nclass Mine(Base): pass\n",
+    },
+}  # fmt: skip
+NOT_RUN: dict[str, dict[str, str]] = {
+    "of no kind": {"planted": "class Mine: pass\n"},
+    "not for this project": {"planted": "from enum import Enum\nclass Mine(Enum): pass\n"},
+    "of an own launcher": {"planted": f"from .launcher import Reward\n{MINE}"},
+    "a function": {"planted": "def Mine(): pass\n"},
+    "made by a call": {"planted": f"{REWARD}Mine = type('Mine', (Reward,), {{}})\n"},
+    "no Python": {"planted": "class Mine(\n"},
+    "too long": {"planted": "#" * 2**20 + "\n" + REWARD + MINE},
+    "too deep": {"planted": "x = " + "(" * 5000 + "\n"},
+    "in a package, which is not run either": {"planted/__init__": "", "planted/mine": "class Mine: pass\n"},
 }
 
 
-@pytest.mark.parametrize("text", OWN.values(), ids=OWN)
-def test_a_class_of_ones_own_is_found(text: str, modules: Path) -> None:
-    module(modules, "planted_other", "from launcher.spec.reward import Reward\nclass Theirs(Reward): pass\n")
-    module(modules, "planted", text)
-    assert issubclass(locate("planted.Mine", Reward), Reward)
+def write(folder: Path, sources: dict[str, str]) -> str:
+    """The path of the class `Mine` of the last of these modules."""
+    for name, text in sources.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.py").write_text(RAN + text)
+    return f"{[*sources][-1].replace('/', '.')}.Mine"
 
 
-def test_a_class_in_a_package_is_found_by_dots(modules: Path) -> None:
-    module(modules, "planted/__init__", "")
-    module(modules, "planted/base", "from launcher.spec.reward import Reward\nclass Base(Reward): pass\n")
-    module(modules, "planted/mine", "import launcher\nfrom .base import Base\nclass Mine(Base): pass\n")
-    assert issubclass(locate("planted.mine.Mine", Reward), Reward)
+@pytest.mark.parametrize("sources", OWN.values(), ids=OWN)
+def test_a_class_of_ones_own_is_found(sources: dict[str, str], modules: Path) -> None:
+    assert issubclass(locate(write(modules, sources), Reward), Reward)
 
 
-NOT_RUN = {
-    "of no kind": "class Mine: pass\n",
-    "not for this project": "from enum import Enum\nclass Mine(Enum): pass\n",
-    "of an own launcher": "from .launcher import Reward\nclass Mine(Reward): pass\n",
-    "a function": "def Mine(): pass\n",
-    "made by a call": "from launcher.spec.reward import Reward\nMine = type('Mine', (Reward,), {})\n",
-    "no Python": "class Mine(\n",
-    "too long": "#" * 2**20 + "\nfrom launcher.spec.reward import Reward\nclass Mine(Reward): pass\n",
-    "too deep": "x = " + "(" * 5000 + "\n",
-}
-
-
-@pytest.mark.parametrize("text", NOT_RUN.values(), ids=NOT_RUN)
-def test_what_does_not_fit_is_never_run(text: str, modules: Path) -> None:
-    path = module(modules, "planted", text)
+@pytest.mark.parametrize("sources", NOT_RUN.values(), ids=NOT_RUN)
+def test_what_does_not_fit_is_never_run(sources: dict[str, str], modules: Path) -> None:
+    path = write(modules, sources)
     with pytest.raises(ValueError, match=r"use |expected"):
-        locate("planted.Mine", Reward)
-    assert not path.with_suffix(".ran").exists() and "planted" not in sys.modules
-
-
-def test_no_package_on_the_way_is_run(modules: Path) -> None:
-    module(modules, "planted/__init__", "")
-    module(modules, "planted/mine", "class Mine: pass\n")
-    with pytest.raises(ValueError):
-        locate("planted.mine.Mine", Reward)
-    assert not list(modules.rglob("*.ran"))
+        locate(path, Reward)
+    assert not [*modules.rglob("*.ran")] and "planted" not in sys.modules
 
 
 @pytest.mark.parametrize(
@@ -97,6 +89,6 @@ def test_nothing_foreign_is_named(path: str) -> None:
 
 
 def test_an_error_of_the_module_has_its_line(modules: Path) -> None:
-    module(modules, "planted", "from launcher.spec.reward import Reward\nx = 1 / 0\nclass Mine(Reward): pass\n")
+    path = write(modules, {"planted": f"{REWARD}x = 1 / 0\n{MINE}"})
     with pytest.raises(ValueError, match=r"import 'planted.Mine': ZeroDivisionError \(planted.py:3: x = 1 / 0\)"):
-        locate("planted.Mine", Reward)
+        locate(path, Reward)

@@ -46,12 +46,18 @@ from launcher.core.files import NewLines
 from launcher.core.metrics import HeldOut
 from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.core.state import HISTORY, POINTS, Curve, RunState, after, fold
+from launcher.core.verdict import RunVerdict
 
 STARTED = Started(at=10.0, run="p/é", algorithm="GRPO", processes=2)
 LOADED = Loaded(at=11.0, rows=60, refused=4, val_rows=8, val_refused=0, steps_per_epoch=7, steps=20)
 USAGE = Usage(
     at=16.5, rank=1, host="h", cpu_percent=99.5, memory_bytes=1 << 40, machine_cpu_percent=50.0, machine_memory_bytes=2,
     machine_memory_total_bytes=4, disk_free_bytes=None, gpu_percent=87.0, gpu_memory_bytes=3, gpu_watts=612.5,
+)  # fmt: skip
+TURN = EpisodeTurn("search", "3 mails", 0.5, -0.25, (CalledTool("search", '{"words": "a"}', 0.25),))
+TURNS = Sample(
+    at=14.0, step=1, data_source="m", prompt="p", response="r", ground_truth="", score=0.0,
+    episodes=(EpisodeRecord("turn-limit", (TURN, EpisodeTurn("so")), ""),),
 )  # fmt: skip
 LIFE: list[Event] = [
     STARTED,
@@ -61,6 +67,7 @@ LIFE: list[Event] = [
     Phase(at=12.0, name="rollout"),
     Step(at=14.0, step=1, metrics={"critic/score/mean": 0.5, "actor/entropy": math.nan}),
     Sample(at=14.0, step=1, data_source="x", prompt="1+1?", response="it’s\n2", ground_truth="2", score=math.inf),
+    TURNS,
     HeldOutScores(at=14.0, step=1, data_source="x", prompts=("0a1b2c3d", "00000000"), scores=(0.5, -math.inf)),
     WeightsMoved(at=15.0, step=1, distance={"mlp": 0.25, "norms": math.inf}),
     Saved(at=15.0, step=1, path="checkpoints/step_000001"),
@@ -98,6 +105,7 @@ def test_an_event_comes_back_as_it_was() -> None:
         line = to_line(event)
         assert "\n" not in line and strictly(line)["kind"] == type(event).__name__
         assert repr(from_line(line)) == repr(event)  # NaN is not even equal to itself
+        assert ('"episodes"' in line) == (event is TURNS)  # only where there are any
 
 
 @given(st.dictionaries(st.text(), st.floats(), max_size=5), st.text(), st.floats(0, 2e9))
@@ -112,6 +120,9 @@ def test_what_json_or_utf8_has_no_word_for_is_written_as_text() -> None:
     line = to_line(Step(at=0.0, step=1, metrics={"a": math.nan, "b": math.inf, "c": -math.inf, "\udce9": 1.0}))
     assert strictly(line)["metrics"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "\\udce9": 1.0}
     assert from_line(to_line(Alert(at=0.0, step=1, text="\ud800"))) == Alert(at=0.0, step=1, text="\\ud800")
+    odd, read = EpisodeTurn("half of \ud83d", advantage=math.inf), EpisodeTurn("half of \\ud83d", advantage=math.inf)
+    turns = [replace(TURNS, episodes=(EpisodeRecord("", (turn,)),)) for turn in (odd, read)]
+    assert from_line(to_line(turns[0])) == turns[1]
 
 
 def test_a_newer_writer_is_understood_as_far_as_it_goes() -> None:
@@ -290,38 +301,49 @@ def test_the_whole_life() -> None:
     assert (state.elapsed_s, state.seconds_per_step, state.eta_s) == (10.0, 3.0, 54.0)  # 6 s for 2 steps, 18 are left
 
 
-STALLED = Stalled(step=1, rank=None, why="nothing for 20 s", stack="")
+STALLED = [STARTED, USAGE, Stalled(step=1, rank=None, why="nothing for 20 s", stack="")]
+AGAIN = Restarted(step=0, attempt=2, cause="killed", why="t")
+LOST, LATER = Alert(step=1, text="lost", level="critical"), Alert(step=4, text="lost again", level="critical")
+MILD = [Alert(step=2, text="slow", level="warn"), Alert(step=3, text="note", level="info")]
+LEARNED = Ended(how="finished", verdict=RunVerdict("learned", "from 0.1 to 0.9"))
+SLOW = [Step(at=100.0 * step, step=step, metrics={}) for step in range(10)]
+FAST = [Step(at=1000.0 + step, step=10 + step, metrics={}) for step in range(HISTORY)]
+FOLDED: dict[str, tuple[list[Event], dict[str, Any]]] = {
+    "it stands still": (STALLED, {"stalled": "nothing for 20 s", "usage": {1: USAGE}}),
+    "until something goes on": ([*STALLED, WentOn(step=1, after_s=3.0)], {"stalled": "", "usage": {1: USAGE}}),
+    "processes that ended use nothing": ([*STALLED, Ended(how="failed")], {"stalled": "", "usage": {}}),
+    "nor do they after a restart": ([*STALLED, AGAIN], {"stalled": "", "usage": {}}),
+    "the most serious alert stays": ([*MILD, LOST, *MILD], {"alert": "lost"}),
+    "of milder ones, too": (MILD, {"alert": "slow"}),
+    "of equals the latest": ([LOST, LATER], {"alert": "lost again"}),
+    "until it is started again": ([LOST, AGAIN, *MILD], {"alert": "slow"}),
+    "who goes on has no verdict yet": ([LEARNED, Resumed(step=1, attempt=2)], {"verdict": None, "status": "running"}),
+    "only the latest steps tell the speed": ([*SLOW, *FAST], {"seconds_per_step": 1.0}),
+}
 
 
-@pytest.mark.parametrize("event", [WentOn(step=1, after_s=3.0), Ended(how="failed"),
-                                   Restarted(step=0, attempt=2, cause="killed", why="w")])  # fmt: skip
-def test_it_stands_still_until_something_goes_on_and_processes_that_ended_use_nothing(event: Event) -> None:
-    state = fold([STARTED, USAGE, STALLED, event])
-    assert (state.stalled, state.usage) == ("", {1: USAGE} if isinstance(event, WentOn) else {})
+@pytest.mark.parametrize(("events", "found"), FOLDED.values(), ids=FOLDED)
+def test_what_several_events_come_to(events: list[Event], found: dict[str, Any]) -> None:
+    state = fold(events)
+    assert {name: getattr(state, name) for name in found} == found and len(state.marks) <= HISTORY
 
 
-def test_speed() -> None:
-    paces = {
-        (): None,
-        ((1, 5.0),): None,  # one step tells no speed
-        ((1, 5.0), (2, 9.0)): 4.0,
-        ((1, 9.0), (2, 5.0)): None,  # a clock that was set back
-        ((1, 0.0), (2, 0.0)): None,  # a log without times
-        ((4, 1.0), (4, 2.0)): 1.0,  # the same step once more
-    }
-    for marks, pace in paces.items():
-        state = RunState(marks=marks, step=2, steps=4)
-        assert (state.seconds_per_step, state.eta_s) == (pace, None if pace is None else 2 * pace)
-    timed = RunState(marks=((1, 1.0), (2, 2.0)), step=2)
-    assert timed.eta_s is None, "nor without the number of steps"
-    assert replace(timed, steps=1).eta_s is None, "or with more steps than were planned"
-
-
-def test_only_the_latest_steps_tell_the_speed() -> None:
-    slow = [Step(at=100.0 * step, step=step, metrics={}) for step in range(10)]
-    fast = [Step(at=1000.0 + step, step=10 + step, metrics={}) for step in range(HISTORY)]
-    state = fold([*slow, *fast])
-    assert len(state.marks) == HISTORY and state.seconds_per_step == 1.0
+@pytest.mark.parametrize(
+    ("marks", "steps", "pace", "eta"),
+    [
+        ((), 4, None, None),
+        (((1, 5.0),), 4, None, None),  # one step tells no speed
+        (((1, 5.0), (2, 9.0)), 4, 4.0, 8.0),
+        (((1, 9.0), (2, 5.0)), 4, None, None),  # a clock that was set back
+        (((1, 0.0), (2, 0.0)), 4, None, None),  # a log without times
+        (((4, 1.0), (4, 2.0)), 4, 1.0, 2.0),  # the same step once more
+        (((1, 1.0), (2, 2.0)), 0, 1.0, None),  # without the number of steps
+        (((1, 1.0), (2, 2.0)), 1, 1.0, None),  # with more steps than were planned
+    ],
+)
+def test_speed(marks: Any, steps: int, pace: float | None, eta: float | None) -> None:
+    state = RunState(marks=marks, step=2, steps=steps)
+    assert (state.seconds_per_step, state.eta_s) == (pace, eta)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=500))
@@ -332,16 +354,6 @@ def test_a_curve_is_bounded_and_keeps_the_mean(values: list[float]) -> None:
     assert len(curve.points) < POINTS and len(curve.waiting) < curve.stride
     assert len(curve.points) * curve.stride + len(curve.waiting) == len(values)
     assert sum(curve.points) * curve.stride + sum(curve.waiting) == pytest.approx(sum(values), abs=1e-3)
-
-
-def test_the_most_serious_alert_stays_until_the_run_is_started_again() -> None:
-    critical = Alert(step=1, text="lost", level="critical")
-    warned = [Alert(step=2, text="slow", level="warn"), Alert(step=3, text="note", level="info")]
-    again = Restarted(step=0, attempt=2, cause="killed", why="t")
-    assert fold([*warned, critical, *warned]).alert == "lost"
-    assert fold(warned).alert == "slow"
-    assert fold([critical, replace(critical, text="lost again")]).alert == "lost again"
-    assert fold([critical, again, *warned]).alert == "slow"
 
 
 def test_the_scores_of_held_out_prompts_by_their_source() -> None:
@@ -364,16 +376,3 @@ def test_a_file_that_is_begun_anew_or_replaced_is_read_from_its_beginning(tmp_pa
     other.write_text("five\nsix\nseven\n")
     other.replace(path)
     assert [*found, *lines.read()] == ["one", "two", "three", "four", "five", "six", "seven"]
-
-
-def test_turns_are_written_where_there_are_any_and_come_back() -> None:
-    turn = EpisodeTurn("search", "3 mails", 0.5, -0.25, (CalledTool("search", '{"words": "a"}', 0.25),))
-    record = EpisodeRecord("turn-limit", (turn, EpisodeTurn("so")), "")
-    plain = Sample(at=1.0, step=1, data_source="m", prompt="p", response="r", ground_truth="", score=0.0)
-    assert "episodes" not in to_line(plain)
-    several = replace(plain, episodes=(record,))
-    assert from_line(to_line(several)) == several
-    odd = EpisodeTurn("half of \ud83d", advantage=math.inf)
-    unscored = replace(several, score=math.nan, episodes=(replace(record, turns=(odd,)),))
-    again = from_line(to_line(unscored))
-    assert isinstance(again, Sample) and again.episodes[0].turns[0] == replace(odd, text="half of \\ud83d")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -25,32 +24,30 @@ class Rude(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "reason", "kind"),
+    ("call", "reason", "kind"),
     [
-        (ValueError("no"), "ValueError: no", "ValueError"),
-        (ValueError(), "ValueError", "ValueError"),
-        (ValueError("two\n  lines"), "ValueError: two lines", "ValueError"),
-        (SystemExit(3), "SystemExit: 3", "SystemExit"),  # a stranger must not end us
-        (MemoryError(), "MemoryError", "MemoryError"),
-        (Rude(), "Rude", "Rude"),
+        (raises(ValueError("no")), "ValueError: no", "ValueError"),
+        (raises(ValueError()), "ValueError", "ValueError"),
+        (raises(ValueError("two\n  lines")), "ValueError: two lines", "ValueError"),
+        (raises(ValueError("x" * 10_000)), f"ValueError: {'x' * (LONGEST - 15)}...", "ValueError"),  # its place is kept
+        (raises(SystemExit(3)), "SystemExit: 3", "SystemExit"),  # a stranger must not end us
+        (raises(MemoryError()), "MemoryError", "MemoryError"),
+        (raises(Rude()), "Rude", "Rude"),
+        (
+            lambda: compile("(", "other.py", "exec"),
+            "SyntaxError: '(' was never closed (other.py, line 1)",
+            "SyntaxError",
+        ),
     ],
 )
-def test_what_is_raised_is_a_reason(error: BaseException, reason: str, kind: str) -> None:
-    found = try_call(raises(error))
+def test_what_is_raised_is_a_reason_with_the_line_of_the_named_file(
+    call: Callable[[], object], reason: str, kind: str
+) -> None:
+    found = try_call(call, file=__file__)
     assert isinstance(found, CallFailure)
     text, _, place = found.reason.rpartition(" (")
     assert (text, found.kind) == (reason, kind)
     assert place.startswith("test_foreign.py:")
-
-
-def test_a_long_text_is_cut_and_its_place_is_not() -> None:
-    found = try_call(raises(ValueError("x" * 10_000)))
-    assert isinstance(found, CallFailure) and len(found.reason) < LONGEST + 40 and "(test_foreign.py:" in found.reason
-
-
-def test_the_line_of_the_named_file_is_told_where_another_file_raised() -> None:
-    found = try_call(lambda: compile("(", "other.py", "exec") and sys.exit, file=__file__)
-    assert isinstance(found, CallFailure) and "(test_foreign.py:" in found.reason
 
 
 def test_a_value_comes_back_and_an_interrupt_goes_on() -> None:

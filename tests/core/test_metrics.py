@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -30,71 +32,50 @@ from launcher.core.metrics import (
 REWARD, SCORED = "val-core/{}/reward/mean@1", "val-aux/{}/reward/scored@1"
 
 
-@pytest.mark.parametrize(
-    ("name", "way"),
-    [
-        ("val-core/openai/gsm8k/reward/mean@1", "up"),
-        ("val-core/a/reward/best@8/mean", "up"),
-        ("val-aux/a/reward/std@8", None),  # neither
-        ("val/loss", "down"),
-        ("val/dpo_loss", "down"),  # as actor/dpo_loss
-        ("val/rewards/margins", "up"),
-        ("critic/score/mean", "up"),
-        ("no/such", None),
-    ],
-)
-def test_which_way_is_better(name: str, way: str | None) -> None:
-    assert better(name) == way
+A, B = REWARD.format("a"), REWARD.format("b")
+TOLD = [
+    # which way is better
+    (better, (REWARD.format("openai/gsm8k"),), "up"),
+    (better, ("val-core/a/reward/best@8/mean",), "up"),
+    (better, ("val-aux/a/reward/std@8",), None),  # neither
+    (better, ("val/loss",), "down"),
+    (better, ("val/dpo_loss",), "down"),  # as actor/dpo_loss
+    (better, ("val/rewards/margins",), "up"),
+    (better, ("critic/score/mean",), "up"),
+    (better, ("no/such",), None),
+    # what a validation is judged by
+    (held_out_score, ({A: 0.5, "val/loss": 1.0},), (A, 0.5)),  # a score before a loss
+    (held_out_score, ({A: 0.5, B: 0.25},), ("val-core/*/reward/mean", 0.375)),  # every source counts
+    (held_out_score, ({"val-core/a/reward/mean@4": 0.5, "val-core/a/reward/best@4/mean": 0.9},),
+     ("val-core/a/reward/mean@4", 0.5)),
+    (held_out_score, ({"val/loss": 0.7, "val/rewards/accuracies": 0.6},), ("val/rewards/accuracies", 0.6)),
+    (held_out_score, ({"critic/score/mean": 1.0},), None),  # not of held-out data
+    # how good it is
+    (grade, ({A: 0.5}, None), 0.5),
+    (grade, ({"val/loss": 0.7}, None), -0.7),  # less is more
+    (grade, ({A: 0.5, "val/loss": 0.7}, "val/loss"), -0.7),
+    (grade, ({A: 0.5}, "val/loss"), None),  # not measured
+    (grade, ({"val/rewards/chosen": 0.5}, "val/rewards/chosen"), None),  # neither way is better
+    (grade, ({"val/loss": math.nan}, None), None),
+    (grade, ({A: 0.9, SCORED.format("a"): 0.01}, None), None),  # a mean of nearly nothing
+    (grade, ({A: 0.9, SCORED.format("b"): 0.0}, None), None),  # b has no mean at all
+    (grade, ({A: 0.9, SCORED.format("a"): 1.0}, None), 0.9),
+    (grade, ({"val/loss": 0.7, SCORED.format("a"): 0.5}, "val/loss"), -0.7),  # a loss needs no scores
+    (grade, ({}, None), None),
+    # its name on a screen
+    (label, (REWARD.format("openai/gsm8k"),), "openai/gsm8k"),
+    (label, ("val-aux/openai/gsm8k/reward/wilson95_low@1",), "openai/gsm8k wilson95_low@1"),  # never as the mean
+    (label, ("val-core/a/reward/best@8/mean",), "a best@8"),
+    (label, ("val-core/*/reward/mean",), "all sources"),
+    (label, ("train/loss",), "loss"),
+    (label, ("val/loss",), "val loss"),
+    (label, ("critic/score/format/mean",), "format"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("metrics", "found"),
-    [
-        ({REWARD.format("a"): 0.5, "val/loss": 1.0}, (REWARD.format("a"), 0.5)),  # a score before a loss
-        ({REWARD.format("a"): 0.5, REWARD.format("b"): 0.25}, ("val-core/*/reward/mean", 0.375)),  # every source counts
-        ({"val-core/a/reward/mean@4": 0.5, "val-core/a/reward/best@4/mean": 0.9}, ("val-core/a/reward/mean@4", 0.5)),
-        ({"val/loss": 0.7, "val/rewards/accuracies": 0.6}, ("val/rewards/accuracies", 0.6)),
-        ({"critic/score/mean": 1.0}, None),  # not of held-out data
-    ],
-)
-def test_what_a_validation_is_judged_by(metrics: dict[str, float], found: tuple[str, float] | None) -> None:
-    assert held_out_score(metrics) == found
-
-
-@pytest.mark.parametrize(
-    ("metrics", "wanted", "value"),
-    [
-        ({REWARD.format("a"): 0.5}, None, 0.5),
-        ({"val/loss": 0.7}, None, -0.7),  # less is more
-        ({REWARD.format("a"): 0.5, "val/loss": 0.7}, "val/loss", -0.7),
-        ({REWARD.format("a"): 0.5}, "val/loss", None),  # not measured
-        ({"val/rewards/chosen": 0.5}, "val/rewards/chosen", None),  # neither way is better
-        ({"val/loss": math.nan}, None, None),
-        ({REWARD.format("a"): 0.9, SCORED.format("a"): 0.01}, None, None),  # a mean of nearly nothing
-        ({REWARD.format("a"): 0.9, SCORED.format("b"): 0.0}, None, None),  # b has no mean at all
-        ({REWARD.format("a"): 0.9, SCORED.format("a"): 1.0}, None, 0.9),
-        ({"val/loss": 0.7, SCORED.format("a"): 0.5}, "val/loss", -0.7),  # a loss needs no scores
-        ({}, None, None),
-    ],
-)
-def test_how_good_it_is(metrics: dict[str, float], wanted: str | None, value: float | None) -> None:
-    assert grade(metrics, wanted) == value
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("val-core/openai/gsm8k/reward/mean@1", "openai/gsm8k"),
-        ("val-aux/openai/gsm8k/reward/wilson95_low@1", "openai/gsm8k wilson95_low@1"),  # never as the mean
-        ("val-core/a/reward/best@8/mean", "a best@8"),
-        ("val-core/*/reward/mean", "all sources"),
-        ("train/loss", "loss"),
-        ("val/loss", "val loss"),
-        ("critic/score/format/mean", "format"),
-    ],
-)
-def test_names_for_a_screen(name: str, shown: str) -> None:
-    assert label(name) == shown
+@pytest.mark.parametrize(("asked", "of", "found"), TOLD, ids=[f"{asked.__name__} {of}" for asked, of, _ in TOLD])
+def test_what_is_told_of_metrics(asked: Callable[..., Any], of: tuple[Any, ...], found: Any) -> None:
+    assert asked(*of) == found
 
 
 # ---- the catalogue
@@ -159,7 +140,7 @@ def test_means_and_the_better_of_validations() -> None:
     assert mean_of_validations([one, two]) == HeldOut(2, "val/loss", 1.5, 1.25, 2.0)
     assert mean_of_validations([one, HeldOut(3, "val/loss", 2.0, 1.9)]) == HeldOut(3, "val/loss", 1.5)
     assert (better_than(one, two), better_than(two, one), better_than(one, one)) == (True, False, False)
-    scores = [HeldOut(step, REWARD.format("a"), value) for step, value in enumerate((0.25, 0.5))]
+    scores = [HeldOut(step, A, value) for step, value in enumerate((0.25, 0.5))]
     assert (better_than(*scores), better_than(scores[1], scores[0])) == (False, True)
     assert (one.shown, scores[0].shown) == ("1 [0.7–1.6]", "0.25")
 
@@ -168,7 +149,7 @@ def test_a_validation_has_its_interval_where_every_source_has_one() -> None:
     bounds = {"a/reward/wilson95_low": 0.2, "a/reward/wilson95_high": 0.6, "b/reward/normal95_low": 0.6,
               "b/reward/normal95_high": 1.3}  # fmt: skip
     ends = {f"val-aux/{name}@1": value for name, value in bounds.items()}
-    both = {REWARD.format("a"): 0.5, REWARD.format("b"): 1.0}
+    both = {A: 0.5, B: 1.0}
     found = held_out(3, {**both, **ends})
     assert found == HeldOut(
         3, "val-core/*/reward/mean", 0.75, pytest.approx(0.5), pytest.approx(0.75 + math.hypot(0.1, 0.3) / 2)

@@ -24,6 +24,20 @@ def written(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
+def make(kind: str, path: Path) -> None:
+    """A pipe, a socket, a file of 8 GiB that takes no room, or a link to itself (`loop`) or to what the kind names."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    elif kind == "sparse":
+        path.touch()
+        os.truncate(path, 2**33)
+    else:
+        path.symlink_to(path if kind == "loop" else kind)
+
+
 @pytest.mark.parametrize(
     ("kind", "got"),
     [
@@ -33,21 +47,14 @@ def written(path: Path) -> list[str]:
     ],
 )  # fmt: skip
 def test_only_a_regular_file_is_read_and_nothing_is_waited_for(kind: str, got: str, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as bound:
-            bound.bind(str(path))
-    elif kind == "sparse":
-        with path.open("wb") as file:
-            file.truncate(2**33)
-    else:
-        path.symlink_to(path if kind == "loop" else kind)
+    make(kind, tmp_path / "file")
     with pytest.raises(OSError, match=got):
-        files.read_file(path)
+        files.read_file(tmp_path / "file")
+
+
+def test_a_link_to_a_file_is_read_up_to_a_size(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"x" * 9)
-    (tmp_path / "link").symlink_to("text")
+    make("text", tmp_path / "link")
     assert files.read_file(tmp_path / "link", most=9) == b"x" * 9
     with pytest.raises(OSError, match="more than 8 bytes"):
         files.read_file(tmp_path / "link", most=8)
@@ -114,24 +121,23 @@ def test_what_has_nothing_to_sync_says_so(tmp_path: Path) -> None:
 
 
 def test_a_text_is_replaced_and_private(tmp_path: Path) -> None:
+    """Also where a process of the same number was killed: in a container the launcher has the same id every time."""
     path = tmp_path / "spec.yaml"
     path.write_text("old")
     path.chmod(0o644)
+    left = tmp_path / f".spec.yaml.{os.getpid()}"
+    left.touch(0o600)
+    left.write_text("half a te")
     write_atomic(path, "new é")
     assert path.read_text(encoding="utf-8") == "new é" and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["spec.yaml"]
 
 
-@pytest.mark.parametrize(("kind", "got"), [("pipe", "is a pipe, not a file"), ("socket", "is a socket"), ("link", "")])
+@pytest.mark.parametrize(("kind", "got"), [("pipe", "is a pipe, not a file"), ("socket", "is a socket"), ("other", "")])
 def test_only_a_file_is_replaced(kind: str, got: str, tmp_path: Path) -> None:
     path, other = tmp_path / "spec.yaml", tmp_path / "other"
     other.write_text("dear")
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "socket":
-        socket.socket(socket.AF_UNIX).bind(str(path))
-    else:
-        path.symlink_to(other)
+    make(kind, path)
     before = path.lstat().st_mode
     with pytest.raises(OSError, match=got) if got else nullcontext():
         write_atomic(path, "new")
@@ -153,10 +159,3 @@ def test_whatever_the_system_refuses_the_old_text_stays(
         write_atomic(path, "new")
     monkeypatch.undo()
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
-
-
-def test_what_a_killed_process_of_the_same_number_left_is_no_obstacle(tmp_path: Path) -> None:
-    """In a container the launcher has the same process id every time."""
-    (tmp_path / f".spec.yaml.{os.getpid()}").write_text("half a te")
-    write_atomic(tmp_path / "spec.yaml", "new")
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"spec.yaml": "new"}

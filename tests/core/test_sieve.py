@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,14 +19,20 @@ SECRET = "correct-Horse 77"
 SIEVE = [sys.executable, "-P", "-m", "launcher.core.log_redactor"]
 
 
-def sieved(talk: list[bytes], log: Path, **more: Any) -> bytes:
-    """The log when all of `talk` was written to the pipe and its end was closed."""
+def sieved(talk: list[bytes], log: Path, signals: Iterable[signal.Signals] = ()) -> bytes:
+    """The log when all of `talk` was written to the pipe, before the last piece the signals were sent, and the pipe's
+    end was closed."""
     source, output = os.pipe()
     environment = {**os.environ, "MY_PASSWORD": SECRET}
-    process = subprocess.Popen([*SIEVE, str(source), str(log)], pass_fds=[source], env=environment, **more)
+    process = subprocess.Popen([*SIEVE, str(source), str(log)], pass_fds=[source], env=environment)
     os.close(source)
-    for piece in talk:
-        os.write(output, piece) if len(piece) < 2**15 else os.fdopen(os.dup(output), "wb").write(piece)
+    for piece in talk[:-1]:
+        os.write(output, piece)
+    while signals and not (log.exists() and log.read_bytes()):  # until it runs
+        assert process.poll() is None
+    for number in signals:
+        process.send_signal(number)
+    os.write(output, talk[-1])
     os.close(output)
     assert process.wait(timeout=600) == 0
     return log.read_bytes()
@@ -44,18 +50,8 @@ def test_lines(tmp_path: Path) -> None:
 
 def test_it_outlives_what_ends_the_others(tmp_path: Path) -> None:
     """Ctrl-C and a stop reach it, too; the last words of the others are still to come."""
-    source, output = os.pipe()
-    process = subprocess.Popen([*SIEVE, str(source), str(tmp_path / "log")], pass_fds=[source])
-    os.close(source)
-    os.write(output, b"first\n")
-    while not (tmp_path / "log").exists() or not (tmp_path / "log").read_bytes():
-        assert process.poll() is None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        process.send_signal(number)
-    os.write(output, b"last\n")
-    os.close(output)
-    assert process.wait(timeout=600) == 0
-    assert (tmp_path / "log").read_bytes() == b"first\nlast\n"
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    assert sieved([b"first\n", b"last\n"], tmp_path / "log", signals) == b"first\nlast\n"
 
 
 KILLED = "import os, signal; os.write(1, b'told'); os.write(2, b' and cut'); os.kill(os.getpid(), signal.SIGKILL)"

@@ -1,12 +1,13 @@
 """Common mistakes are named before a run starts, with the argument that fixes them; valid runs are not refused.
 
 The cases are data: tests/cases/reported. Here most plans are made in this process, which costs a tenth of one of
-their own, and most are left to `make test-long`, as each check has tests beside this file; `make launches` makes each
-as a person does.
+their own, and most are left to `make test-long`, as each check has tests beside this file; with CASES=FOLDER, as of
+`make launches`, each is made as a person does, and trains where its case says so.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +18,12 @@ import launches
 import pytest
 from huggingface_hub import constants
 
-CASES, HEALTHY = launches.cases(), launches.healthy()
+AS_TYPED, FOLDER = "CASES" in os.environ, Path(os.environ.get("CASES", launches.CASES))
+CASES, HEALTHY = launches.cases(FOLDER), launches.healthy(FOLDER)
 
 
 def asked(*sites: Any) -> Any:
-    return launches.in_a_process if launch_site.single(*sites) else launches.in_this_process
+    return launches.in_a_process if AS_TYPED or launch_site.single(*sites) else launches.in_this_process
 
 
 def some(cases: Sequence[Any], every: int) -> list[Any]:
@@ -49,40 +51,48 @@ def disks() -> None:
 def test_what_fails_is_named_and_can_be_fixed(case: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case.site.get("disks"):
         request.getfixturevalue("disks")
-    found = launches.judge(case, tmp_path / "here", asked(case.site, case.fixed_site))
-    assert found.passed, found
+    assert not launches.judge(case, tmp_path / "here", asked(case.site, case.fixed_site))
 
 
 @pytest.mark.parametrize("case", some(HEALTHY, every=4))
 def test_valid_runs_are_not_refused(case: Any, tmp_path: Path) -> None:
-    found = launches.judge_healthy(case, tmp_path / "here", asked(case.site))
-    assert found.passed, found
+    train = launches.trained if AS_TYPED else None
+    assert not launches.judge_healthy(case, tmp_path / "here", asked(case.site), train)
 
 
 # ---- the judge
 
 
-def output(level: str = "FAIL", message: str = "got 'fast'", fix: str = "use a number") -> dict[str, str]:
-    return {"level": level, "subject": "optim.lr", "message": message, "fix": fix}
+def output(
+    level: str = "FAIL", subject: str = "optim.lr", message: str = "got 'fast'", fix: str = "use a number"
+) -> Any:
+    return {"level": level, "subject": subject, "message": message, "fix": fix}
 
 
-CASE = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "a number", fixed="optim.lr=1e-4")
-FINE = launches.Answer((output("OK"),), 0)
+NAMED = output()
+FINE = launches.Answer((output("OK", "batch", "all is well", ""),), 0)
+ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "a number", fixed="optim.lr=1e-4")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "marks"),
+    ("before", "after", "trouble"),
     [
-        (output(), FINE, (True, True, True)),
-        (output("WARN"), FINE, (False, False, True)),  # a failure must FAIL
-        (output(message="is wrong", fix=""), FINE, (False, False, True)),  # that it fails is not why
-        (output(fix="use another"), FINE, (True, False, True)),  # the word is not shown
-        (output(), launches.Answer((output(message="is full"),), 1), (True, True, False)),  # something else fails
-        (output(), launches.Answer((), 1, "Traceback"), (True, True, False)),  # fixed, and it breaks
+        (NAMED, FINE, ""),
+        (output("WARN"), FINE, "not named: WARN"),  # a failure must FAIL
+        (output(message="is wrong", fix=""), FINE, "not named: FAIL"),  # that it fails is not why
+        (output(fix="use another"), FINE, "no fix shown: FAIL"),  # the word is not shown
+        (NAMED, launches.Answer((output(subject="disk"),), 1), "not OK after: FAIL disk"),  # something else fails
+        (NAMED, launches.Answer((), 1, "Traceback"), "not OK after: Traceback"),  # fixed, and it breaks
     ],
 )
-def test_a_case_is_judged_by_what_is_said_of_it(before: Any, after: Any, marks: Any, tmp_path: Path) -> None:
-    answers = {"optim.lr=fast": launches.Answer((before,), 1), "optim.lr=1e-4": after}
-    found = launches.judge(CASE, tmp_path / "here", lambda _, words: answers[" ".join(words)])
-    assert (found.named, found.fix_shown, found.fine_after) == marks
-    assert found.passed == all(marks) and bool(found.saw) != found.passed
+def test_a_case_is_judged_by_what_is_said_of_it(before: Any, after: Any, trouble: str, tmp_path: Path) -> None:
+    answers = iter([launches.Answer((before,), 1), after])
+    words = []
+
+    def plan(_: Any, given: Sequence[str]) -> Any:
+        words.append(list(given))
+        return next(answers)
+
+    found = launches.judge(ASKED, tmp_path / "here", plan)
+    assert found.startswith(trouble) and bool(found) == bool(trouble)
+    assert words == [["optim.lr=fast"], ["optim.lr=1e-4"]]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("verl")
+from chats import CHATML, FAMILIES, tokenizer_of
 from omegaconf import OmegaConf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -21,10 +21,6 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row
 from launcher.text.encoder import Encoder, Tokens
 
-TEMPLATE = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 PROBLEMS = [
     {"question": 'Weng sold 48 clips.\nHow "many" é 中 😀?', "answer": "48/2 = <<48/2=24>>24\n#### 1,024"},
     {"question": "Betty has $100.", "answer": "100-5\n#### -95"},
@@ -51,15 +47,9 @@ TALKS = [
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Bytes, and the marks of turns."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    marks = ["<|im_start|>", "<|im_end|>", "<|end|>"]
-    made = Tokenizer(models.BPE({sign: place for place, sign in enumerate([*marks, *alphabet])}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|end|>")
-    fast.add_special_tokens({"additional_special_tokens": marks[:1]})
-    fast.chat_template = TEMPLATE
-    return fast
+    made = tokenizer_of(FAMILIES["qwen2.5"])
+    made.pad_token, made.chat_template = "<|endoftext|>", CHATML
+    return made
 
 
 @pytest.fixture
@@ -68,13 +58,13 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "store"))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
-    def prepared(rows: list[dict[str, Any]], kind: Kind, format: Any) -> tuple[str, list[Row], Files]:
+    def prepared(rows: list[dict[str, Any]], kind: Kind, format: Any) -> tuple[str, list[Row]]:
         source = tmp_path / "rows.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         files = Files(train_files=(str(source),), format=format)
         prepare(files, kind, made := tmp_path / "prepared", lambda _: None)
         read = Files(train_files=(str(made / "train.parquet"),))
-        return read.train_files[0], [row for row in read.read("train", kind) if isinstance(row, Row)], read
+        return read.train_files[0], [row for row in read.read("train", kind) if isinstance(row, Row)]
 
     return prepared
 
@@ -93,7 +83,7 @@ def turns(prompt: Any) -> list[dict[str, str]]:
     [(PROBLEMS, "prompts", "gsm8k"), (DIALOGUES, "pairs", "hh"), (DIALOGUES, "prompts", "hh")],
 )
 def test_rl_rows_and_prompts_are_equal(made: Any, tokenizer: Any, rows: Any, kind: Kind, format: Any) -> None:
-    path, ours, _ = made(rows, kind, format)
+    path, ours = made(rows, kind, format)
     theirs = of_verl(path, tokenizer)
     assert len(theirs) == len(ours) == len(rows)
     encoder = Encoder(tokenizer, Files(max_prompt_length=4096))
@@ -115,10 +105,10 @@ def test_rl_rows_and_prompts_are_equal(made: Any, tokenizer: Any, rows: Any, kin
 
 
 def test_a_prompt_that_is_too_long_is_too_long_for_both(made: Any, tokenizer: Any) -> None:
-    path, ours, _ = made(PROBLEMS, "prompts", "gsm8k")
-    encoder = Encoder(tokenizer, Files(max_prompt_length=120))
+    path, ours = made(PROBLEMS, "prompts", "gsm8k")
+    encoder = Encoder(tokenizer, Files(max_prompt_length=110))
     fitting = [row for row in ours if isinstance(encoder.prompt(0, row), Tokens)]
-    theirs = of_verl(path, tokenizer, max_prompt_length=120)
+    theirs = of_verl(path, tokenizer, max_prompt_length=110)
     assert 0 < len(fitting) < len(ours)
     assert [theirs[place]["raw_prompt"] for place in range(len(theirs))] == [turns(row.prompt) for row in fitting]
 
@@ -127,7 +117,7 @@ def test_a_prompt_that_is_too_long_is_too_long_for_both(made: Any, tokenizer: An
     ("rows", "format"), [(TALKS, "auto"), (PROBLEMS, "gsm8k"), ([{"prompt": "1+1?", "response": "2"}], "auto")]
 )
 def test_sft_rows_tokens_and_masks_are_equal(made: Any, tokenizer: Any, rows: Any, format: Any) -> None:
-    path, ours, _ = made(rows, "answers", format)
+    path, ours = made(rows, "answers", format)
     theirs = MultiTurnSFTDataset(path, tokenizer, OmegaConf.create({"max_length": 2048, "pad_mode": "no_padding"}))
     encoder = Encoder(tokenizer, Files(max_prompt_length=2048, max_response_length=2048))
     assert len(theirs) == len(ours)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.names.table import table
 from launcher.core.bounded_parse import parse_json
-from launcher.core.check_result import CheckResult, from_problems
+from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.files import read_file
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, shortened
@@ -61,13 +61,13 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
     yield from _other_version(probed, python, facts.here)
     results = _static_results(engine, run, facts, probed)
     accepted = False
-    if probed.version and (probed.version != VERSION or not _failed(results)):
+    if probed.version and (probed.version != VERSION or not any_failed(results)):
         arguments = words.arguments(run, engine, ANYWHERE)
         refusal = ask.ask(python, probed.version, words.program(run), arguments, engine.env)
         accepted = refusal is None
         results = [*results, refusal] if refusal else [replace(result, level="WARN") for result in results]
     yield from results
-    if not _failed(results):
+    if not any_failed(results):
         where = f"verl {probed.version} in {python}" if probed.version else f"verl {VERSION}"
         how = "" if accepted else ", as far as its keys and sizes tell"
         count = len(words.arguments(run, engine, facts.folder))
@@ -86,10 +86,6 @@ def _static_results(engine: Verl, run: RunSpec, facts: RunFacts, installed: ask.
         results += from_problems(_missing_paths(engine.with_absolute_paths().extra), "FAIL" if facts.here else "WARN")
         results += from_problems(_critic_problems(composed.config) if run.has_critic else ())
     return results
-
-
-def _failed(results: Sequence[CheckResult]) -> bool:
-    return any(result.level == "FAIL" for result in results)
 
 
 def _micro_batch_of_verl(run: RunSpec) -> Iterator[CheckResult]:

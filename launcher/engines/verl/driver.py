@@ -7,6 +7,7 @@ stop; verl cannot save on request, so the newest checkpoint is the last one of i
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import signal
@@ -22,7 +23,7 @@ from typing import IO
 from launcher.core import checkpoints, machine
 from launcher.core.events import Alert, Event, Loaded, Phase, Saved, Started, Step
 from launcher.core.files import NewLines
-from launcher.core.metrics import grade, validation
+from launcher.core.metrics import validation
 from launcher.engines import process
 from launcher.engines.verl import rows, saved, words
 from launcher.engines.verl.reader import VerlReader
@@ -199,28 +200,16 @@ class VerlRun:
 
     def _new_checkpoints(self, last: bool) -> Iterator[Event]:
         """Checkpoints that verl lists as saved, once the metrics of their step are there: validation follows saving."""
-        root = self.folder / words.WORK / words.SAVED
-        tracked = saved.tracked(root) or 0
-        for step, _ in reversed(saved.folders(root)):
-            if not last and (step > tracked or step > self.reader.step):
-                continue
-            yield from self._take_over(step)
-
-    def _grade(self, checkpoint: Path) -> float | None:
-        return grade(checkpoints.validated(checkpoint), self.run.trainer.best_metric)
-
-    def _take_over(self, step: int) -> Iterator[Event]:
-        trainer = self.run.trainer
-        try:
-            if not saved.take_over(self.folder, step, self._validation_metrics.get(step)):
-                return
-            yield saved_event(step)
-            root = self.folder / "checkpoints"
-            checkpoints.retain(
-                root, trainer.keep_last, trainer.keep_best, self._grade, root / checkpoints.name_of(step)
-            )
-        except OSError as error:
-            yield Alert(step=step, text=f"the checkpoint of step {step} could not be kept: {error}")
+        theirs, root = self.folder / words.WORK / words.SAVED, self.folder / "checkpoints"
+        keep = (self.run.trainer.keep_last, self.run.trainer.keep_best, self.run.trainer.best_metric)
+        newest = math.inf if last else min(saved.tracked(theirs) or 0, self.reader.step)
+        for step, _ in reversed(saved.folders(theirs)):
+            try:
+                if step <= newest and saved.take_over(self.folder, step, self._validation_metrics.get(step)):
+                    yield saved_event(step)
+                    checkpoints.retain(root, *keep, root / checkpoints.name_of(step))
+            except OSError as error:
+                yield Alert(step=step, text=f"the checkpoint of step {step} could not be kept: {error}")
 
 
 if __name__ == "__main__":

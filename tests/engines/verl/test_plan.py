@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launch_model import Model
@@ -66,13 +67,9 @@ def test_a_command_of_the_guide_plans_and_verl_accepts_it(name: str, folder: Pat
     assert "accepts its" in next(result.message for result in page.results if result.subject == "engine")
 
 
-def test_dpo_of_the_guide_is_refused_in_words_and_trains_with_our_engine() -> None:
-    """S1-24: verl has no DPO, and never had."""
-    typed = ["algorithm=dpo", "model=Qwen/Qwen2.5-7B-Instruct", "data=ultrafeedback", "algorithm.beta=0.1",
-             "trainer.total_epochs=1", "optim.lr=5e-7", "hardware=h100x8"]  # fmt: skip
-    (refused,) = [found for found in try_resolve(["engine=verl", *typed]).problems if found.where == "algorithm"]
-    assert "DPO learns from pairs, which Verl does not read" in refused.got
-    assert resolve(typed)
+def test_dpo_of_the_guide_trains_with_our_engine() -> None:
+    assert resolve(["algorithm=dpo", "model=Qwen/Qwen2.5-7B-Instruct", "data=ultrafeedback", "algorithm.beta=0.1",
+                    "trainer.total_epochs=1", "optim.lr=5e-7", "hardware=h100x8"])  # fmt: skip
 
 
 PLANS = """
@@ -106,14 +103,19 @@ REFUSED = {
 }
 
 
-def test_what_verl_does_not_do_is_refused_in_words() -> None:
-    lines = list(map(str, try_resolve(["algorithm=grpo", "data=gsm8k", "engine=verl", *REFUSED]).problems))
-    missing = [line for line in REFUSED.values() if not any(found.startswith(line) for found in lines)]
-    assert not missing, lines
-    generated = try_resolve(["algorithm=grpo", "model=Qwen/Qwen3-0.6B", "data=reverse", "engine=verl"]).problems
-    assert any(str(found).startswith("data: verl reads rows of files") for found in generated), generated
-    other = try_resolve(["algorithm=gspo_selfplay", "model=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl"]).problems
-    assert any(str(found).startswith("algorithm: GSPOSelfPlay learns from mixed, which Verl does") for found in other)
+QWEN = "model=Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.parametrize(("typed", "lines"), [
+    (["algorithm=grpo", "data=gsm8k", *REFUSED], [*REFUSED.values()]),
+    (["algorithm=grpo", "data=reverse", QWEN], ["data: verl reads rows of files"]),
+    (["algorithm=gspo_selfplay", "data=gsm8k", QWEN], ["algorithm: GSPOSelfPlay learns from mixed, which Verl does"]),
+    (["algorithm=dpo", "data=ultrafeedback", QWEN], ["algorithm: DPO learns from pairs, which Verl does not read"]),
+])  # fmt: skip
+def test_what_verl_does_not_do_is_refused_in_words(typed: list[str], lines: list[str]) -> None:
+    """verl has no DPO, and never had (S1-24)."""
+    found = list(map(str, try_resolve(["engine=verl", *typed]).problems))
+    assert not [line for line in lines if not any(each.startswith(line) for each in found)], found
 
 
 def test_a_model_that_is_not_there_hides_nothing_of_verls_arguments(tmp_path: Path) -> None:
@@ -123,15 +125,10 @@ def test_a_model_that_is_not_there_hides_nothing_of_verls_arguments(tmp_path: Pa
     assert {"model.path", f"{ROLLOUT}.mode"} <= places
 
 
-def test_micro_batches_and_files_that_verl_gets_otherwise_are_named(folder: Path) -> None:
+def test_micro_batches_and_files_that_verl_gets_otherwise_are_named(folder: Path, rows_of: Any) -> None:
     """It wants a divisor, and joins files after Ray has started (rl_dataset.py:180)."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    table = pq.read_table(folder / "train.parquet")
     for name, index in (("other", "1"), ("more", 1)):
-        added = table.append_column("extra_info", pa.array([{"index": index}] * len(table)))
-        pq.write_table(added, folder / f"{name}.parquet")
+        rows_of(folder, name, 8, extra_info={"index": index})
 
     def typed(size: int, *names: str) -> list[str]:
         given = [word.format(folder=folder) for word in GRPO if "train_files" not in word]

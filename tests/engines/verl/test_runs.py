@@ -34,11 +34,40 @@ def saved(run: Path) -> list[int]:
     return sorted(map(checkpoints.step_of, folders))
 
 
-def test_all_that_verl_reports_arrives(words: Words, tmp_path: Path, commands: Any) -> None:
-    call = commands(tmp_path)
-    ran = call("train", *words("trainer.experiment_name=a", "trainer.keep_last=9"))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    run = call.run("a")
+class FakeRun:
+    """The run `a` in a folder of its own, of the program that stands for verl; `wrong` is what goes wrong with that."""
+
+    def __init__(self, call: Any, words: Words) -> None:
+        self.call, self.words, self.run = call, words, call.run("a")
+
+    def train(self, *more: str, wrong: str = "", code: int = 0) -> str:
+        """What it printed."""
+        ran = self.call("train", *self.words("trainer.experiment_name=a", *more, wrong=wrong))
+        assert ran.returncode == code, ran.stdout + ran.stderr
+        return str(ran.stdout + ran.stderr)
+
+    def begin(self, until: Any, *more: str, wrong: str) -> Any:
+        """The launcher, once step 3 is reported."""
+        launcher = self.call.begin("train", *self.words("trainer.experiment_name=a", *more, wrong=wrong))
+        until(lambda: (self.run / "events.jsonl").is_file() and 3 in steps(self.run))
+        return launcher
+
+    def resume(self) -> None:
+        """With a program that is sound now, to the end; every step stands once."""
+        self.words("", wrong="")
+        again = self.call("train", "--resume", "a")
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert steps(self.run) == [0, 1, 2, 3, 4, 5, 6] and 6 in saved(self.run)
+
+
+@pytest.fixture
+def a(words: Words, tmp_path: Path, commands: Any) -> FakeRun:
+    return FakeRun(commands(tmp_path), words)
+
+
+def test_all_that_verl_reports_arrives(a: FakeRun) -> None:
+    a.train("trainer.keep_last=9")
+    run = a.run
     assert steps(run) == [0, 1, 2, 3, 4, 5, 6]
     assert saved(run) == [2, 4, 6] == [event.step for event in events(run, Saved)]
     (loaded,) = events(run, Loaded)
@@ -59,89 +88,55 @@ def test_all_that_verl_reports_arrives(words: Words, tmp_path: Path, commands: A
     assert [(group.step, group.group) for group in groups] == [(step, g) for step in range(1, 7) for g in (1, 2, 3, 4)]
     assert groups[5].responses == ("4", "5", "6", "7") and groups[5].scores == (0.0, 1.0, 0.0, 0.0)
     assert not [*(run / "verl" / "training").iterdir()], "they would fill the disk"
-    shown = call("samples", "a", "--step", "2", "--group", "2", "--training").stdout
+    shown = a.call("samples", "a", "--step", "2", "--group", "2", "--training").stdout
     assert "group 2  step 2  score 1\n  5" in shown and "nan" not in shown
     held_out = json.loads((run / "checkpoints/step_000004/trainer.json").read_text())["validated"]
     assert (held_out["step"], held_out["metrics"]["val-core/sums/reward/mean@1"]) == (4, 0.4)
     assert "finished" in (run / "console.log").read_text().splitlines()[-1]
 
 
-def test_a_killed_verl_is_started_again_from_its_newest_checkpoint(words: Words, tmp_path: Path, commands: Any) -> None:
-    call = commands(tmp_path)
-    ran = call(
-        "train", *words("trainer.experiment_name=a", "trainer.keep_last=9", wrong=f"kill=5,once={tmp_path}/mark")
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    run = call.run("a")
-    assert saved(run) == [2, 4, 6] == [event.step for event in events(run, Saved)]
-    assert steps(run) == [0, 1, 2, 3, 4, 5, 6] == [event.step for event in events(run, HeldOutScores)]
-    assert "went back to step 4" in (run / "console.log").read_text() or "restart" in ran.stdout + ran.stderr
-
-
-@pytest.mark.parametrize("wrong", ["half=4", pytest.param("empty=4", marks=pytest.mark.long)])
-def test_a_save_that_was_cut_off_does_not_count(words: Words, tmp_path: Path, commands: Any, wrong: str) -> None:
-    """Killed within it, its shards are not complete; where only the tracker is empty, the checkpoint is whole."""
-    call = commands(tmp_path)
-    more = ",kill=5" if wrong == "empty=4" else ""
-    ran = call("train", *words("trainer.experiment_name=a", "trainer.max_restarts=0", wrong=wrong + more))
-    assert ran.returncode == 1
-    run = call.run("a")
-    assert saved(run) == ([2] if wrong == "half=4" else [2, 4])
-    words("", wrong="")  # the program is sound now
-    again = call("train", "--resume", "a")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert steps(run) == [0, 1, 2, 3, 4, 5, 6]
-    assert 6 in saved(run)
+def test_a_killed_verl_is_started_again_from_its_newest_checkpoint(a: FakeRun, tmp_path: Path) -> None:
+    said = a.train("trainer.keep_last=9", wrong=f"kill=5,once={tmp_path}/mark")
+    assert saved(a.run) == [2, 4, 6] == [event.step for event in events(a.run, Saved)]
+    assert steps(a.run) == [0, 1, 2, 3, 4, 5, 6] == [event.step for event in events(a.run, HeldOutScores)]
+    assert "went back to step 4" in (a.run / "console.log").read_text() or "restart" in said
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message", "most"),
-    [
-        ("fail=3", "ZeroDivisionError: division by zero", 2),  # not tried again
-        pytest.param("early=3", "verl ended with exit code 0 after step 3 of 6", 3, marks=pytest.mark.long),
-    ],
+    ("wrong", "kept"), [("half=4", [2]), pytest.param("empty=4,kill=5", [2, 4], marks=pytest.mark.long)]
 )
+def test_a_save_that_was_cut_off_does_not_count(a: FakeRun, wrong: str, kept: list[int]) -> None:
+    """Killed within it, its shards are not complete; where only the tracker is empty, the checkpoint is whole."""
+    a.train("trainer.max_restarts=0", wrong=wrong, code=1)
+    assert saved(a.run) == kept
+    a.resume()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "more", "message", "most"),
+    [
+        ("fail=3", (), "ZeroDivisionError: division by zero", 2),  # not tried again
+        pytest.param("early=3", ("trainer.max_restarts=0",), "verl ended with exit code 0 after step 3 of 6", 3,
+                     marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_an_error_of_verl_or_an_early_end_is_no_success(
-    words: Words, tmp_path: Path, commands: Any, wrong: str, message: str, most: int
+    a: FakeRun, wrong: str, more: tuple[str, ...], message: str, most: int
 ) -> None:
-    call = commands(tmp_path)
-    limit = ["trainer.max_restarts=0"] if wrong == "early=3" else []
-    ran = call("train", *words("trainer.experiment_name=a", *limit, wrong=wrong))
-    assert ran.returncode == 1 and message in ran.stdout + ran.stderr
-    assert steps(call.run("a"))[-1] == most
+    assert message in a.train(*more, wrong=wrong, code=1) and steps(a.run)[-1] == most
 
 
-def test_a_killed_launcher_loses_nothing_and_leaves_nobody(
-    words: Words, tmp_path: Path, commands: Any, until: Any
-) -> None:
+def test_a_killed_launcher_loses_nothing_and_leaves_nobody(a: FakeRun, tmp_path: Path, until: Any) -> None:
     """`kill -9` of the launcher: the driver, verl and what verl had started end; what was saved is taken over."""
-    call = commands(tmp_path)
-    launcher = call.begin("train", *words("trainer.experiment_name=a", wrong=f"slow=0.5,orphan={tmp_path}/orphan"))
-    run = call.run("a")
-    until(lambda: (run / "events.jsonl").is_file() and 3 in steps(run))
+    launcher = a.begin(until, wrong=f"slow=0.5,orphan={tmp_path}/orphan")
     launcher.kill()
     launcher.wait()
-    orphan = int((tmp_path / "orphan").read_text())
-    until(lambda: not Path(f"/proc/{orphan}").exists())
-    words("", wrong="")
-    again = call("train", "--resume", "a")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert steps(run) == [0, 1, 2, 3, 4, 5, 6]
-    assert 6 in saved(run)
+    until(lambda: not Path(f"/proc/{(tmp_path / 'orphan').read_text()}").exists())
+    a.resume()
 
 
-def test_stop_ends_verl_and_what_it_started(words: Words, tmp_path: Path, commands: Any, until: Any) -> None:
-    call = commands(tmp_path)
-    launcher = call.begin(
-        "train",
-        *words(
-            "trainer.experiment_name=a", "trainer.total_training_steps=9999", wrong=f"slow=0.1,orphan={tmp_path}/orphan"
-        ),
-    )
-    run = call.run("a")
-    until(lambda: (run / "events.jsonl").is_file() and 3 in steps(run))
-    assert call("stop", "a").returncode == 0
-    assert launcher.wait(600) == 128 + 15
-    orphan = int((tmp_path / "orphan").read_text())
-    until(lambda: not Path(f"/proc/{orphan}").exists())
-    assert saved(run), "what verl had saved by then is kept"
+def test_stop_ends_verl_and_what_it_started(a: FakeRun, tmp_path: Path, until: Any) -> None:
+    launcher = a.begin(until, "trainer.total_training_steps=9999", wrong=f"slow=0.1,orphan={tmp_path}/orphan")
+    assert a.call("stop", "a").returncode == 0 and launcher.wait(600) == 128 + 15
+    until(lambda: not Path(f"/proc/{(tmp_path / 'orphan').read_text()}").exists())
+    assert saved(a.run), "what verl had saved by then is kept"

@@ -5,8 +5,7 @@ process of it imports this module, as VERL_USE_EXTERNAL_MODULES names it; VERL_E
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -32,63 +31,26 @@ for name, answer in ANSWERS.items():
     setattr(DEVICE_MODULE, name, answer)
 
 
+def always(value: Any) -> Any:
+    """A method that returns it."""
+    return lambda self, *_, **__: value
+
+
 @PlatformRegistry.register("cpu")
 class CpuPlatform(PlatformBase):
     """What verl asks of a device, answered for the CPU."""
 
-    device_name = "cpu"
-    vendor_name = "cpu"
+    device_name = vendor_name = "cpu"
     device_module = DEVICE_MODULE
-
-    def is_available(self) -> bool:
-        return True
-
-    def current_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def device_count(self) -> int:
-        return 1
-
-    def set_device(self, index: int) -> None: ...
-
-    def synchronize(self, device_index: int | None = None) -> None: ...
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
-    def set_allocator_settings(self, settings: str) -> None: ...
-
-    def empty_cache(self) -> None: ...
-
-    def get_device_capability(self, index: int = 0) -> tuple[None, None]:
-        return None, None
-
-    def communication_backend_name(self) -> str:
-        return "gloo"
-
-    def visible_devices_envvar(self) -> str:
-        return "CUDA_VISIBLE_DEVICES"
-
-    @contextmanager
-    def nvtx_range(self, message: str) -> Iterator[None]:
-        yield
-
-    def profiler_start(self) -> None: ...
-
-    def profiler_stop(self) -> None: ...
-
-    def ray_resource_name(self) -> str:
-        return "GPU"
-
-    def ray_noset_envvars(self) -> list[str]:
-        return []
-
-    def is_ipc_supported(self) -> bool:
-        return False
-
-    def cudart(self) -> None: ...
+    is_available, is_ipc_supported, device_count = always(True), always(False), always(1)
+    current_device = always(torch.device("cpu"))
+    get_device_capability = always((None, None))
+    communication_backend_name, visible_devices_envvar = always("gloo"), always("CUDA_VISIBLE_DEVICES")
+    ray_resource_name, ray_noset_envvars = always("GPU"), always([])
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+    nvtx_range = staticmethod(nullcontext)
+    set_device = synchronize = empty_cache = set_allocator_settings = always(None)
+    profiler_start = profiler_stop = cudart = always(None)
 
 
 set_platform(CpuPlatform())

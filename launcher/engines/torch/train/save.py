@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from launcher.core import checkpoints, metrics
+from launcher.core import checkpoints
 from launcher.core.events import writable
 from launcher.core.redaction import redact
 from launcher.engines.torch.model.load import VALUE_HEAD
@@ -82,7 +82,7 @@ class Saver:
         if not _DISK_FULL.search(error):
             return SaveResult(False, f"{name} not written: {error}")
         try:  # a newer checkpoint is worth more than an old one that would go soon anyway, but not more than the best
-            removed = self._retain(0, min(self.best, 1))
+            removed = checkpoints.retain(self.root, 0, min(self.best, 1), self.metric)
         except OSError as retain_error:
             return SaveResult(False, f"{name} not written: {error}; and no room could be made: {retain_error}")
         if not removed:
@@ -91,12 +91,6 @@ class Saver:
         if error_again := self._try_write(position, tensors):
             return SaveResult(False, f"{name} not written: {error_again}; removing {names} made too little room")
         return SaveResult(True, f"{name} written only after removing {names}: {error}")
-
-    def _retain(self, last: int, best: int, sealed: Path | None = None) -> list[Path]:
-        def grade(folder: Path) -> float | None:
-            return metrics.grade(checkpoints.validated(folder), self.metric)
-
-        return checkpoints.retain(self.root, last, best, grade, sealed)
 
     def _try_write(self, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> str:
         """Write the checkpoint; returns the reason where that failed, else ""."""
@@ -108,7 +102,7 @@ class Saver:
 
     def _remove_old(self, name: str) -> str:
         try:
-            self._retain(self.keep, self.best, self.root / name)
+            checkpoints.retain(self.root, self.keep, self.best, self.metric, self.root / name)
         except OSError as error:
             return f"{name} written, but older ones could not be removed: {error}"
         return ""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
@@ -171,12 +171,12 @@ def _suggest_fix(key: str, program: Program, base: dict[str, Any]) -> str:
         renamed = read
         if not read:
             return "leave it out"
-    if renamed != key and (renamed.startswith("+") or renamed in known_keys or _is_free(renamed)):
+    if renamed != key and (renamed.startswith("+") or renamed in known_keys or _is_below("free", renamed)):
         return f"use {renamed}"
     if similar := nearest_key(renamed, known_keys):
         return f"did you mean {similar}?"
     section, _, name = key.rpartition(".")
-    is_field = name in (_fields(at(base, section)) or ()) and _is_dataclass(key)
+    is_field = name in (_fields(at(base, section)) or ()) and _is_below("dataclasses", key)
     return f"use +{key}=" if is_field else f"use +{key}= where code of yours reads it"
 
 
@@ -194,12 +194,9 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     return same_name[0] if len(same_name) == 1 else nearest(key, known, cutoff=0.85)
 
 
-def _is_free(key: str) -> bool:
-    return f"{key}.".startswith(tuple(f"{place}." for place in beside()["free"]))
-
-
-def _is_dataclass(key: str) -> bool:
-    return f"{key}.".startswith(tuple(f"{place}." for place in beside()["dataclasses"]))
+def _is_below(kind: Literal["free", "dataclasses"], key: str) -> bool:
+    """Whether a key is in one of the sections of this kind (`beside.yaml`)."""
+    return f"{key}.".startswith(tuple(f"{place}." for place in beside()[kind]))
 
 
 def _check_is_read(override: Override, base: dict[str, Any]) -> tuple[Problem | None, Problem | None]:
@@ -208,15 +205,15 @@ def _check_is_read(override: Override, base: dict[str, Any]) -> tuple[Problem | 
     if (read_key := names.read_key(key)) is not None:
         fix = f"use {read_key}" if read_key else "leave it out"
         problem = Problem(key, "composes, but main_ppo does not read it", fix, "unknown-setting")
-        unset = value in (None, False) and not (read_key and _is_free(read_key))  # a free key has no default
+        unset = value in (None, False) and not (read_key and _is_below("free", read_key))  # a free key has no default
         unchanged = unset or (not isinstance(value, dict) and value == at(base, read_key))
         return (None, problem) if unchanged else (problem, None)
-    if at(base, key, _MISSING) is not _MISSING or _is_free(key):
+    if at(base, key, _MISSING) is not _MISSING or _is_below("free", key):
         return None, None
     place, name = _split_known_section(base, key)
     section = at(base, place, {}) if place else {}
     fields = _fields(section)
-    if fields is None or not _is_dataclass(key):
+    if fields is None or not _is_below("dataclasses", key):
         return None, Problem(key, "is added to verl's config, which does not know it", "check its spelling")
     if name in fields:
         return None, None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from launcher.core.problems import Code, Problem
+from launcher.core.problems import Code, Problem, conflict
 from launcher.spec.engine import RunFacts
 from launcher.spec.model import Architecture
 
@@ -36,10 +36,7 @@ Results = Iterator[RuleResult]
 
 def fails(where: str, got: str, fix: str | Sequence[int] = "", code: Code = "conflicting-settings") -> RuleResult:
     """The run ends, or hangs, or trains on something else; numbers as `fix` are values to use instead."""
-    if isinstance(fix, str):
-        return RuleResult("FAIL", Problem(where, got, fix, code))
-    text = f"use {' or '.join(map(str, fix))}" if fix else ""
-    return RuleResult("FAIL", Problem(where, got, text, code, value=next(iter(fix), None)))
+    return RuleResult("FAIL", replace(conflict(where, got, fix), code=code))
 
 
 def warns(where: str, got: str, fix: str, code: Code = "conflicting-settings") -> RuleResult:
