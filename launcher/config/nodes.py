@@ -3,12 +3,15 @@ a run can have, with the choices that have it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from launcher.config.descriptions import fields_of
 from launcher.config.yaml_lines import leaves
@@ -74,6 +77,20 @@ def owner(node: Any, name: str) -> tuple[type, str]:
         if inner:
             cls, below = inner, ".".join(keys[depth:])
     return cls, below
+
+
+def accepts(node: Any, name: str, value: Any) -> bool:
+    """Whether the run's setting `name` takes a value; also True where the run has no such setting."""
+    cls, key = owner(node, name)
+    declared = fields_of(cls).get(key)
+    try:
+        if declared:
+            TypeAdapter(Annotated[declared.annotation, *declared.metadata, Field()]).validate_json(
+                json.dumps(value, default=str)
+            )
+    except ValidationError:
+        return False
+    return True
 
 
 def settings_class(hint: Any) -> type | None:

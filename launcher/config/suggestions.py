@@ -6,27 +6,30 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.config.arguments import OPTIONS
+from launcher.config.arguments import OPTIONS, parse
 from launcher.config.descriptions import fields_of
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off
 from launcher.config.names.table import SECTIONS, Translation, table
-from launcher.config.nodes import PLAIN, has_setting, holders, owner
+from launcher.config.nodes import PLAIN, accepts, has_setting, holders, owner
 from launcher.config.request import SourcedOverride
 from launcher.config.slips import HUB_ADDRESS, choice_of_value
 from launcher.core.overrides import quoted
-from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
+from launcher.core.problems import Problem, Problems, nearest, short_repr, suggest, without_style
 from launcher.spec.run import RunSpec
 
 LEAVE_OUT = "leave it out"
 LONGEST = 100  # characters of a value; suggestions write VALUE for a longer one
 ALIKE = 0.65
 """Least similarity (`_likeness`, 0 to 1) of a name that is suggested."""
+HAS_WORDS = 0.9
+"""Similarity of a setting that has all words of what was typed, or begins with it, in the same group."""
 SURELY = 0.85
 """Least similarity of a setting of another choice that is pointed to."""
 CHOICE_OF_SETTING = {
@@ -93,6 +96,10 @@ class Suggester:
     def _suggest_translation(self, one: SourcedOverride) -> Suggestion | None:
         name, meanings = table().find(one.plain if one.plain in table().named else one.plain.lower())
         is_ours = one.plain in self.holders and not self._has(one.plain)  # a setting of another choice
+        place, _, leaf = one.plain.lower().rpartition(".")
+        in_place = [each.rpartition(".")[2] for each in self.holders if each.startswith(f"{place}.")]
+        if not meanings and place in (*self.files, "optim", "trainer"):
+            name, meanings = leaf, () if get_close_matches(leaf, in_place, 1, SURELY) else table().named.get(leaf, ())
         if name != one.plain and (name in self.holders or (is_ours and not any(map(self.fits, meanings)))):
             return None
         return self._suggest_meaning(one, name, meanings) if meanings else None
@@ -175,27 +182,42 @@ class Suggester:
     # ---- names of ours
 
     def _suggest_similar(self, one: SourcedOverride) -> Suggestion | None:
-        """Suggest the most similar group, setting of this run or of another choice, or name of another project."""
+        """Suggest the most similar group, name of another project, or setting of this run or of another choice."""
         place, _, leaf = one.plain.lower().rpartition(".")
         likeness = {name: self._likeness(one.plain.lower(), name) for name in self.holders}
-        ranked = sorted(likeness, key=lambda name: (-likeness[name], not self._has(name), name.count(".")))
-        closest, setting = ranked[0], next(filter(self._has, ranked))
-        is_same_leaf = closest.rpartition(".")[2] == leaf
+        alike = [name for name in likeness if likeness[name] >= ALIKE and self._may_be_meant(one, name)]
+        alike.sort(key=lambda name: (-likeness[name], not self._has(name), name.count(".")))
         near = one.plain if one.plain in self.files else nearest(one.plain, list(self.files), cutoff=0.75)
-        if near and not (is_same_leaf or place):
+        if near and not place and leaf not in (name.rpartition(".")[2] for name in alike[:1]):
             return self._suggest_group(one, near)
+        closest = max((likeness[name] for name in alike if self._has(name)), default=0.0)
+        return self._suggest_other_name(one, leaf, closest) or self._suggest_setting(one, likeness, alike)
+
+    def _suggest_other_name(self, one: SourcedOverride, leaf: str, closest: float) -> Suggestion | None:
+        """Suggest another project's name that is more similar than the `closest` setting of the run."""
         others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
-        if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
-            found = self._suggest_meaning(one, others[0], table().named[others[0]])
-            if found and (found.problem.fix != LEAVE_OUT or likeness[setting] < ALIKE):
-                return self._suggest(one, f"did you mean {others[0]}? {found.problem.fix}", "", found.overrides)
-        if closest != setting and likeness[closest] > SURELY:
-            return self._suggest(one, self._point_to_choices(closest, one.value))
-        if likeness[setting] < ALIKE:
+        if not others or others[0] == leaf or 0.95 * _ratio(leaf, others[0]) <= closest:
             return None
-        if is_same_leaf:
-            return self._suggest_same_leaf(one, setting)
-        words = [f"{setting}={readable(one.value)}"]
+        found = self._suggest_meaning(one, others[0], table().named[others[0]])
+        if not found or (found.problem.fix == LEAVE_OUT and closest):
+            return None
+        return self._suggest(one, f"did you mean {others[0]}? {found.problem.fix}", "", found.overrides)
+
+    def _suggest_setting(
+        self, one: SourcedOverride, likeness: Mapping[str, float], alike: Sequence[str]
+    ) -> Suggestion | None:
+        """Suggest the first of the `alike` settings that the run has, or of all if it is beyond doubt."""
+        own = [name for name in alike if self._has(name)]
+        if alike[:1] != own[:1] and likeness[alike[0]] > SURELY:
+            return self._suggest(one, self._point_to_choices(alike[0], one.value))
+        if not own:
+            return None
+        equal = [name for name in own if likeness[name] == likeness[own[0]] == HAS_WORDS]
+        if equal[1:]:
+            return self._suggest(one, f"did you mean {', '.join(equal[:-1])} or {equal[-1]}?")
+        if alike[0].rpartition(".")[2] == one.plain.lower().rpartition(".")[2]:
+            return self._suggest_same_leaf(one, own[0])
+        words = [f"{own[0]}={readable(one.value)}"]
         return self._suggest(one, f"did you mean {shell_text(words)}?", "", words)
 
     def _suggest_same_leaf(self, one: SourcedOverride, setting: str) -> Suggestion:
@@ -217,6 +239,19 @@ class Suggester:
             return _likeness(typed, name)
         factor = 0.9 if place else 0.995  # a setting of the group that was typed ranks before
         return factor * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
+
+    def _may_be_meant(self, one: SourcedOverride, name: str) -> bool:
+        """False for a setting that is no typing mistake of what was typed and does not take its value, and for one of
+        another group than was typed, unless its last part is the same and no third group has one of that name."""
+        place, _, leaf = one.plain.lower().rpartition(".")
+        group, is_mistake = place.partition(".")[0], _ratio(leaf, name.rpartition(".")[2]) >= SURELY
+        if group in (*self.files, *PLAIN) and group != name.partition(".")[0]:
+            namesakes = [each for each in self.holders if each.count(".") == 1 and each.endswith(f".{leaf}")]
+            return is_mistake and len(namesakes) < 2
+        value: Any = one.value
+        with suppress(Problems):
+            value = parse(f"value={one.value}").value()
+        return is_mistake or accepts(self.node, name, value)
 
     def _point_to_choices(self, name: str, value: str) -> str:
         """What to do about a setting that only other choices of its group have."""
@@ -291,8 +326,8 @@ def _likeness(typed: str, name: str) -> float:
     (place, _, leaf), (own_place, _, own_leaf) = typed.rpartition("."), name.rpartition(".")
     if not place and "." not in name:
         return _ratio(typed, name)
-    is_prefix = place == own_place and len(leaf) > 2 and own_leaf.startswith(leaf)
-    leaf_likeness = max(0.9 if is_prefix else 0, _ratio(leaf, own_leaf))
+    has_words = {*leaf.split("_")} <= {*own_leaf.split("_")} or (len(leaf) > 2 and own_leaf.startswith(leaf))
+    leaf_likeness = max(HAS_WORDS if place == own_place and has_words else 0, _ratio(leaf, own_leaf))
     if not place or own_place == place or own_place.startswith(f"{place}."):
         return leaf_likeness
     return 0.95 * max(leaf_likeness, _ratio(typed, name))
