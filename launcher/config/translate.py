@@ -181,7 +181,7 @@ class _Translator:
         if chosen is None or not {choice, chosen.value} <= {*self.files[group]}:
             return False
         overrides_recipe = chosen.source != "command line" and typed.source == "command line"
-        if chosen.value == choice or overrides_recipe or any(each.startswith(f"{group}.") for each in words):
+        if overrides_recipe or any(each.startswith(f"{group}.") for each in words):
             return chosen.value == choice
         return issubclass(*(class_of(group, self.files[group][each]) for each in (chosen.value, choice)))
 
