@@ -181,9 +181,8 @@ class Suggester:
         ranked = sorted(likeness, key=lambda name: (-likeness[name], not self._has(name), name.count(".")))
         closest, setting = ranked[0], next(filter(self._has, ranked))
         is_same_leaf = closest.rpartition(".")[2] == leaf
-        near = one.plain if one.plain in self.files else nearest(one.plain, list(self.files), cutoff=0.75)
-        if near and not (is_same_leaf or place):
-            return self._suggest_group(one, near)
+        if not (is_same_leaf or place) and (of_group := self._suggest_group(one)):
+            return of_group
         others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
         if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
             found = self._suggest_meaning(one, others[0], table().named[others[0]])
@@ -225,7 +224,11 @@ class Suggester:
         fix = f"{name} is a setting of {name.partition('.')[0]}={shown(self.holders[name])}"
         return f"leave it out, as {fix}" if is_off(value) else fix
 
-    def _suggest_group(self, one: SourcedOverride, group: str) -> Suggestion:
+    def _suggest_group(self, one: SourcedOverride) -> Suggestion | None:
+        """Suggest the group of this name, or the most similar one."""
+        group = one.plain if one.plain in self.files else nearest(one.plain, list(self.files), cutoff=0.75)
+        if not group:
+            return None
         words = [f"{group}={readable(one.value)}"]
         got = "arguments have no dashes" if one.plain == group else ""
         if fix := self._fix_unknown_choice(words):

@@ -261,7 +261,7 @@ class _Translator:
                 reported.append(taken[word])
             elif argument := todays_arguments[word]:
                 extra.append(argument)
-                reported.append(replace(taken[word], note=f"as {argument}" if argument != word.text else ""))
+                reported.append(replace(taken[word], note=f"as {argument}" * (argument != word.text)))
         if extra:
             where = ", ".join([passed_on[0].where, "..."][: len(passed_on)])
             words.append(SourcedOverride(f"{EXTRA}={literal(extra)}", where, passed_on[-1].source))
