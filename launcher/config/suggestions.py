@@ -187,9 +187,9 @@ class Suggester:
         likeness = {name: self._likeness(one.plain.lower(), name) for name in self.holders}
         alike = [name for name in likeness if likeness[name] >= ALIKE and self._may_be_meant(one, name)]
         alike.sort(key=lambda name: (-likeness[name], not self._has(name), name.count(".")))
-        near = one.plain if one.plain in self.files else nearest(one.plain, list(self.files), cutoff=0.75)
-        if near and not place and leaf not in (name.rpartition(".")[2] for name in alike[:1]):
-            return self._suggest_group(one, near)
+        is_same_leaf = leaf in (name.rpartition(".")[2] for name in alike[:1])
+        if not (is_same_leaf or place) and (of_group := self._suggest_group(one)):
+            return of_group
         closest = max((likeness[name] for name in alike if self._has(name)), default=0.0)
         return self._suggest_other_name(one, leaf, closest) or self._suggest_setting(one, likeness, alike)
 
@@ -260,7 +260,11 @@ class Suggester:
         fix = f"{name} is a setting of {name.partition('.')[0]}={shown(self.holders[name])}"
         return f"leave it out, as {fix}" if is_off(value) else fix
 
-    def _suggest_group(self, one: SourcedOverride, group: str) -> Suggestion:
+    def _suggest_group(self, one: SourcedOverride) -> Suggestion | None:
+        """Suggest the group of this name, or the most similar one."""
+        group = one.plain if one.plain in self.files else nearest(one.plain, list(self.files), cutoff=0.75)
+        if not group:
+            return None
         words = [f"{group}={readable(one.value)}"]
         got = "arguments have no dashes" if one.plain == group else ""
         if fix := self._fix_unknown_choice(words):

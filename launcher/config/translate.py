@@ -181,7 +181,7 @@ class _Translator:
         if chosen is None or not {choice, chosen.value} <= {*self.files[group]}:
             return False
         overrides_recipe = chosen.source != "command line" and typed.source == "command line"
-        if chosen.value == choice or overrides_recipe or any(each.startswith(f"{group}.") for each in words):
+        if overrides_recipe or any(each.startswith(f"{group}.") for each in words):
             return chosen.value == choice
         return issubclass(*(class_of(group, self.files[group][each]) for each in (chosen.value, choice)))
 
@@ -261,7 +261,7 @@ class _Translator:
                 reported.append(taken[word])
             elif argument := todays_arguments[word]:
                 extra.append(argument)
-                reported.append(replace(taken[word], note=f"as {argument}" if argument != word.text else ""))
+                reported.append(replace(taken[word], note=f"as {argument}" * (argument != word.text)))
         if extra:
             where = ", ".join([passed_on[0].where, "..."][: len(passed_on)])
             words.append(SourcedOverride(f"{EXTRA}={literal(extra)}", where, passed_on[-1].source))

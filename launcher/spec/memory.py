@@ -11,7 +11,6 @@ Part = Literal[
     "weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "sampler", "reference", "critic",
     "reward", "batch", "runtime", "allocator",
 ]  # fmt: skip
-PARTS: tuple[Part, ...] = Part.__args__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -339,7 +339,8 @@ class RunSpec:
         return max(size, group) if self.algorithm.whole_groups else size
 
     def steps_per_epoch(self, rows: int) -> int:
-        return whole_batches(rows, self.data.train_batch_size)
+        """The left-over rows are used in other epochs with `data.shuffle`, without it never."""
+        return rows // self.data.train_batch_size
 
     def total_steps(self, rows: int) -> int:
         """Steps of the run with so many training rows."""
@@ -363,11 +364,6 @@ class RunSpec:
     def label(self) -> str:
         """Base of a generated run name."""
         return f"{type(self.algorithm).__name__.lower()}-{self.model.label}"[:100]
-
-
-def whole_batches(rows: int, batch: int) -> int:
-    """Steps of an epoch. The left-over rows are used in other epochs with `data.shuffle`, without it never."""
-    return rows // batch
 
 
 def usual_lr(algorithm: Algorithm, model: Model) -> float:

@@ -16,7 +16,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow", "swanlab", "file")
 """In the order in which they are listed. Each imports the package of its name, but for `file`, which needs none."""
 
 
-def missing_package(tracker: str) -> str:
+def install_hint(tracker: str) -> str:
     """How to install the package of a tracker; empty where nothing is missing."""
     is_there = tracker == "file" or find_spec(tracker) is not None
     return "" if is_there else f"run pip install {tracker}, or pip install 'rlrun[trackers]'"

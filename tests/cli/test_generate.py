@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
-import os
-import pty
-import select
 import shutil
-import subprocess
-import sys
-import termios
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,49 +153,20 @@ def test_an_answer_that_repeats_itself_is_cut(endless: str) -> None:
     assert ran.exit_code == 0 and 240 <= len(ran.stdout) < 2_000 and "(cut: it repeats itself)" in ran.stderr
 
 
-def _read_until(terminal: int, awaited: str | None, last: str) -> str:
-    """What is read until the text is in it; with None, until the program has closed the terminal. A Ctrl-C is pressed
-    again after a silent minute: readline does not see one that arrives between its prompt and its wait for a key."""
-    read = ""
-    for _ in range(10):
-        while select.select([terminal], [], [], 60)[0]:
-            try:
-                read += os.read(terminal, 4096 if awaited and awaited.endswith("> ") else 1).decode(errors="replace")
-            except OSError:  # Linux says so that no process has the other end open
-                return read
-            if awaited is not None and awaited in read:
-                return read
-        if last == "\x03":
-            os.write(terminal, b"\x03")
-    return read
-
-
-def test_ctrl_c_ends_an_answer_and_twice_the_chat(endless: str) -> None:
-    """On a pseudo-terminal."""
-    primary, secondary = pty.openpty()
-    command = [sys.executable, "-m", "launcher", "chat", endless, "--temperature", "1", "--max-tokens", "90000"]
-    process = subprocess.Popen(
-        command, stdin=secondary, stdout=secondary, stderr=secondary, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), env={**os.environ, "TERM": "dumb"},
-    )  # fmt: skip
-    os.close(secondary)
-    steps = [
-        ("twice the chat\r\n> ", "abc\n"), ("abc\r\n", ""), ("a", "\x03"),  # it is written as it comes
-        ("stopped; Ctrl-C again ends the chat", ""), ("> ", "/help\n"), ("/exit; Ctrl-C", ""), ("> ", "\x03"),
-        ("Ctrl-C again ends the chat", ""), ("> ", "\x03"),
-    ]  # fmt: skip
-    last = ""
-    try:
-        for awaited, typed in steps:
-            assert awaited in (seen := _read_until(primary, awaited, last)), f"no {awaited!r} after {seen!r}"
-            last = typed or last
-            os.write(primary, typed.encode())
-        _read_until(primary, None, last)
-        assert process.wait(600) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(primary)
+def test_ctrl_c_ends_an_answer_and_twice_the_chat(
+    endless: str, home: Path, commands: Any, on_terminal: Any, until: Callable[..., None]
+) -> None:
+    words = ("chat", endless, "--temperature", "1", "--max-tokens", "90000")
+    with closing(on_terminal(commands(home), *words, term="dumb")) as chat:
+        for awaited, typed in (
+            ("twice the chat\r\n> ", "abc\n"), ("abc\r\n", ""), ("a", "\x03"),  # it is written as it comes
+            ("stopped; Ctrl-C again ends the chat", ""), ("> ", "/help\n"), ("/exit; Ctrl-C", ""), ("> ", "\x03"),
+            ("Ctrl-C again ends the chat", ""), ("> ", "\x03"),
+        ):  # fmt: skip
+            until(lambda awaited=awaited: chat.sees(awaited))
+            chat.press(typed)
+        until(lambda: chat.sees("no more") or chat.process.poll() is not None)
+        assert chat.process.returncode == 0
 
 
 def test_answers_are_as_long_as_those_of_the_run(home: Path) -> None:

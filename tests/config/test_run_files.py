@@ -91,7 +91,8 @@ def test_a_file_that_holds_no_run_is_named(name: str, text: bytes | None, line: 
         Path(name).write_bytes(text)
     with pytest.raises(Problems) as problems:
         run_request(["seed=1"], None, name)
-    assert problems.value.lines[0].startswith(line)
+    (found,) = problems.value.lines
+    assert found.startswith(line)
 
 
 def test_what_is_no_script_is_named(tmp_path: Path) -> None:

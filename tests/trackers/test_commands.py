@@ -22,7 +22,7 @@ from launcher.launch.track import TrackerProcesses, tracked
 from launcher.preflight.checks import trackers
 from launcher.preflight.checks.context import Context
 from launcher.runs.folder import Folder
-from launcher.spec.trackers import TRACKERS, missing_package
+from launcher.spec.trackers import TRACKERS, install_hint
 
 HOLDS = """
 import fcntl, sys
@@ -58,7 +58,7 @@ def test_a_run_is_sent_once(folder, monkeypatch, tmp_path):
 
 def test_a_missing_library_is_named_with_what_installs_it(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    missing = [name for name in TRACKERS if missing_package(name)]
+    missing = [name for name in TRACKERS if install_hint(name)]
     for name in missing:
         ran = rlrun("track", "one", "--to", name)
         assert ran.exit_code == 2

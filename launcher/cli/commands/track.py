@@ -19,7 +19,7 @@ from launcher.logger.log_following import report_log
 from launcher.logger.sender import deliver_waiting
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
-from launcher.spec.trackers import TRACKERS, missing_package, unknown_trackers
+from launcher.spec.trackers import TRACKERS, install_hint, unknown_trackers
 from launcher.trackers.sending import Sender, Sent
 
 To = Annotated[str | None, typer.Option(metavar="TRACKER", help=f"{', '.join(TRACKERS)}.")]
@@ -56,7 +56,7 @@ def track(
         raise Problems(Problem("--job", "cannot go with --to", "use one of them"))
     if unknown := unknown_trackers([to], "--to"):
         raise Problems(unknown)
-    if fix := missing_package(to):
+    if fix := install_hint(to):
         raise Problems(Problem("--to", f"{to} is not installed", fix, "not-installed"))
     folder = store.find(name, root)
     sent = _send(to, folder, follow)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.core.check_result import CheckResult
 from launcher.preflight.checks.context import Context
-from launcher.spec.trackers import LOGGER, missing_package, trackers_of
+from launcher.spec.trackers import LOGGER, install_hint, trackers_of
 
 WANDB_HOST = "api.wandb.ai"
 
@@ -19,7 +19,7 @@ WANDB_HOST = "api.wandb.ai"
 def check(context: Context) -> Iterator[CheckResult]:
     """A failure for a missing library, a warning for what only delays the curves."""
     names = trackers_of(context.run.trainer.logger)
-    missing = {name: fix for name in names if (fix := missing_package(name))}
+    missing = {name: fix for name in names if (fix := install_hint(name))}
     for name, fix in missing.items():
         message = f"{name} needs the package {name}, which is not installed"
         yield CheckResult(context.missing_level, LOGGER, message, f"{fix}, or leave {name} out")

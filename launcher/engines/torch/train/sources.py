@@ -27,7 +27,6 @@ from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollou
 from launcher.spec.environment import SINGLE, Environment
 from launcher.spec.episode import Episode
 from launcher.spec.reward import Answer, Reward, why_unscorable
-from launcher.spec.run import whole_batches
 from launcher.text.encoder import Encoder, Pair, Tokens
 
 Sampled = tuple[list[Episode], int]
@@ -79,7 +78,7 @@ class Order:
 
     @property
     def steps_per_epoch(self) -> int:
-        return whole_batches(self.rows, self.batch)
+        return self.rows // self.batch
 
     def epoch(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch
