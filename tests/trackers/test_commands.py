@@ -61,11 +61,8 @@ def test_a_missing_library_is_named_with_what_installs_it(folder, monkeypatch, t
     missing = [name for name, library in TRACKERS.items() if not library.installed]
     for name in missing:
         ran = rlrun("track", "one", "--to", name)
-        assert ran.exit_code == 2
-        assert (
-            f"is not installed; run pip install {TRACKERS[name].package}, or pip install 'rlrun[trackers]'"
-            in ran.stderr
-        )
+        fix = f"is not installed; run pip install {TRACKERS[name].package}, or pip install 'rlrun[trackers]'"
+        assert ran.exit_code == 2 and fix in ran.stderr
 
 
 def test_what_has_not_arrived_is_an_exit_code(folder, monkeypatch, tmp_path):
@@ -99,12 +96,9 @@ def test_a_running_run_is_followed_to_its_end(folder, tmp_path, until):
 # ---- settings and the plan
 
 
-@pytest.mark.parametrize("word", ['trainer.logger=["console","wandb"]', "trainer.logger=[console,wandb]"])
-def test_verls_spelling_is_taken(word):
-    assert resolve([*WORDS, word]).trainer.logger == ("console", "wandb")
-
-
-def test_an_unknown_tracker_is_named():
+def test_verls_spelling_is_taken_and_an_unknown_tracker_named():
+    for word in ('trainer.logger=["console","wandb"]', "trainer.logger=[console,wandb]"):
+        assert resolve([*WORDS, word]).trainer.logger == ("console", "wandb")
     (problem,) = try_resolve([*WORDS, "trainer.logger=[console,tensorbord]"]).problems
     assert str(problem) == "trainer.logger: got 'tensorbord', which is not a tracker; did you mean tensorboard?"
 
