@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hostile_files import CASES as FILES
-from hostile_templates import CASES as TEMPLATES
-from hostile_templates import Case
+from hostile_cases import CASES, Case
 from launch_model import Model
 
 MORE_S, MOST_GB = 5.0, 2.0
@@ -133,9 +131,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     found = sorted(plans, key=lambda one: one.cpu_s)[1]
     check(HEALTHY, found, found)
     return found
-
-
-CASES = [*TEMPLATES, *FILES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.kind}, {case.name}" for case in CASES])

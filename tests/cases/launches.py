@@ -176,7 +176,7 @@ def understood(stdout: str, stderr: str, code: int) -> Answer:
 
 
 def judge(case: Case, folder: Path, plan: Plan) -> str:
-    """Why the plan is not as it should be, before or after the fix; empty where it is."""
+    """What is wrong with the plan before or after the fix; empty where both pass."""
     with site(folder, case.site) as where:
         words = where.words(case.words)
         before = plan(where, words)

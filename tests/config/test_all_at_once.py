@@ -40,7 +40,8 @@ def test_mistakes_are_all_named_and_nothing_else(mistakes: tuple[names.Mistake, 
     answer = launches.in_this_process(where, MISTAKES.words(mistakes))
     assert [mistake for mistake in mistakes if not mistake.named(answer)] == []
     others = [output for output in answer.fails if not any(mistake.named(answer_of(output)) for mistake in mistakes)]
-    assert not others
+    counted = ["data.on_bad_row"] if {*OF_ROWS} & {*mistakes} else []  # how many rows are bad
+    assert {output["subject"] for output in others} <= {*counted}
 
 
 def answer_of(output: launches.Said) -> launches.Answer:

@@ -41,7 +41,7 @@ OWN: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 NOT_RUN: dict[str, dict[str, str]] = {
-    "of no kind": {"planted": "class Mine: pass\n"},
+    "of no kind": {"planted": f"{REWARD}class Mine: pass\n"},
     "not for this project": {"planted": "from enum import Enum\nclass Mine(Enum): pass\n"},
     "of an own launcher": {"planted": f"from .launcher import Reward\n{MINE}"},
     "a function": {"planted": "def Mine(): pass\n"},

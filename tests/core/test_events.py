@@ -309,7 +309,7 @@ LEARNED = Ended(how="finished", verdict=RunVerdict("learned", "from 0.1 to 0.9")
 SLOW = [Step(at=100.0 * step, step=step, metrics={}) for step in range(10)]
 FAST = [Step(at=1000.0 + step, step=10 + step, metrics={}) for step in range(HISTORY)]
 FOLDED: dict[str, tuple[list[Event], dict[str, Any]]] = {
-    "it stands still": (STALLED, {"stalled": "nothing for 20 s", "usage": {1: USAGE}}),
+    "it is stalled": (STALLED, {"stalled": "nothing for 20 s", "usage": {1: USAGE}}),
     "until something goes on": ([*STALLED, WentOn(step=1, after_s=3.0)], {"stalled": "", "usage": {1: USAGE}}),
     "processes that ended use nothing": ([*STALLED, Ended(how="failed")], {"stalled": "", "usage": {}}),
     "nor do they after a restart": ([*STALLED, AGAIN], {"stalled": "", "usage": {}}),

@@ -155,7 +155,8 @@ class Verl(Engine):
         saved.merge(self.python or sys.executable, checkpoint, target)
 
     def recover(self, folder: Path) -> list[int]:
-        return saved.take_over(folder)
+        theirs = reversed(saved.folders(folder / words.WORK / words.SAVED))
+        return [step for step, _ in theirs if saved.take_over(folder, step)]
 
 
 def _with_absolute_path(word: str) -> str:

@@ -71,25 +71,22 @@ def _has_all_shards(role: Path) -> bool:
     return all(f"{kind}_world_size_{n}_rank_{rank}.pt" in shards for kind, n in kinds for rank in range(int(n)))
 
 
-def take_over(folder: Path, step: int | None = None, validated: Mapping[str, float] | None = None) -> list[int]:
-    """Turn each complete checkpoint of verl in the run's folder into one of the run, the earliest first; with `step`
-    only that one. `validated` has the metrics of the validation that followed. Returns the steps taken over; incomplete
-    checkpoints stay where they are. Raises `OSError`."""
-    root, taken = folder / WORK / SAVED, list[int]()
-    for number, source in reversed(folders(root)):
-        if step not in (None, number) or not is_complete(source):
-            continue
-        metrics = {"step": number, "metrics": dict(validated or {})} if validated else {"step": None, "metrics": {}}
-        text = json.dumps(writable({"engine": "verl", "step": number, "validated": metrics}), indent=1)
+def take_over(folder: Path, step: int, validated: Mapping[str, float] | None = None) -> bool:
+    """Turn verl's checkpoint of a step in the run's folder into one of the run; False where it is not complete, and
+    stays where it is. `validated` has the metrics of the validation that followed. Raises `OSError`."""
+    source = folder / WORK / SAVED / f"global_step_{step}"
+    if not is_complete(source):
+        return False
+    metrics = {"step": step, "metrics": dict(validated)} if validated else {"step": None, "metrics": {}}
+    text = json.dumps(writable({"engine": "verl", "step": step, "validated": metrics}), indent=1)
 
-        def fill(draft: Path, source: Path = source, text: str = text) -> None:
-            shutil.copytree(source, draft / STATE / source.name, copy_function=_link_or_copy)
-            (draft / "trainer.json").write_text(text + "\n")
+    def fill(draft: Path) -> None:
+        shutil.copytree(source, draft / STATE / source.name, copy_function=_link_or_copy)
+        (draft / "trainer.json").write_text(text + "\n")
 
-        checkpoints.write(folder / "checkpoints", number, fill)
-        shutil.rmtree(source)
-        taken.append(number)
-    return taken
+    checkpoints.write(folder / "checkpoints", step, fill)
+    shutil.rmtree(source)
+    return True
 
 
 def _link_or_copy(source: str, target: str) -> str:

@@ -86,12 +86,12 @@ def test_an_unknown_added_key_is_a_note():
     assert [note.where for note in made.notes] == ["mine.x", "reward_model.enable"]
 
 
-@pytest.mark.parametrize(("word", "said"), [
+@pytest.mark.parametrize(("word", "message"), [
     ("data.train_files=~/a.parquet", "bash leaves ~ there"), ("data.val_files=[a,~/b]", "bash leaves ~ there"),
     ("--config-path=/", "composed by verl alone"), ("data.seed=${nowhere.x}", "nowhere"),
 ])  # fmt: skip
-def test_what_verl_alone_or_nobody_can_read_is_said(word, said):
-    assert said in only(compose([word], "ppo"))
+def test_what_verl_alone_or_nobody_can_read_is_named(word, message):
+    assert message in only(compose([word], "ppo"))
 
 
 # ---- keys of older versions of verl and of its forks, and misspelt ones

@@ -96,10 +96,10 @@ def test_all_that_verl_reports_arrives(a: FakeRun) -> None:
 
 
 def test_a_killed_verl_is_started_again_from_its_newest_checkpoint(a: FakeRun, tmp_path: Path) -> None:
-    said = a.train("trainer.keep_last=9", wrong=f"kill=5,once={tmp_path}/mark")
+    output = a.train("trainer.keep_last=9", wrong=f"kill=5,once={tmp_path}/mark")
     assert saved(a.run) == [2, 4, 6] == [event.step for event in events(a.run, Saved)]
     assert steps(a.run) == [0, 1, 2, 3, 4, 5, 6] == [event.step for event in events(a.run, HeldOutScores)]
-    assert "went back to step 4" in (a.run / "console.log").read_text() or "restart" in said
+    assert "went back to step 4" in (a.run / "console.log").read_text() or "restart" in output
 
 
 @pytest.mark.parametrize(
