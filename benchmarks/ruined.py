@@ -158,7 +158,7 @@ STILL: Mapping[str, tuple[str, str]] = {
 }
 """Arguments, and a cause that the line has to name."""
 LEARN: Mapping[str, str] = {
-    "sft": f"{SFT} trainer.total_training_steps=400",
+    "sft": f"{SFT} trainer.total_training_steps=800",
     "sft, own rows": f"{OWN % 'right'} optim.lr=3e-3 trainer.total_training_steps=300",
     "sft with adapters, from a checkpoint": f"{OF_FILES % 'right'} model.lora_rank=8 optim.lr=5e-3",
     "dpo": PAIRS % "pairs",
