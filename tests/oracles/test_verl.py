@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("verl")
 import torch
+from compared import CASES, agree, drawn, mean_loss
 from tensordict import TensorDict
 from verl.trainer.ppo import core_algos as verl
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
@@ -24,7 +25,6 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
 from launcher.spec.algorithm import Batch, Output
 
-CASES = [(0, (4, 4, 9), False), (1, (16, 2, 40), True)]  # seed; P prompts, G answers, T tokens; holes in answers
 MODES = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 every_case = pytest.mark.parametrize(("seed", "shape", "holes"), CASES)
 NO_DUAL_CLIP = 1e9
@@ -57,7 +57,7 @@ def scored(batch: Batch) -> torch.Tensor:
 
 @every_case
 @pytest.mark.parametrize("scale", [True, False])
-def test_grpo_advantage(drawn, agree, seed, shape, holes, scale) -> None:
+def test_grpo_advantage(seed, shape, holes, scale) -> None:
     _, batch = drawn(seed, shape, holes, empty=True)
     made, _ = GRPO(norm_adv_by_std_in_grpo=scale).prepare(batch, {})
     rewards = torch.nn.functional.pad(batch.reward[:, None], (0, batch.mask.shape[1] - 1))
@@ -73,7 +73,7 @@ def test_grpo_advantage(drawn, agree, seed, shape, holes, scale) -> None:
 @every_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("most", [None, 3.0])
-def test_policy_loss(drawn, agree, mean_loss, seed, shape, holes, mode, most) -> None:
+def test_policy_loss(seed, shape, holes, mode, most) -> None:
     logp, batch = drawn(seed, shape, holes, empty=seed == 1)
     wide = replace(batch, old=batch.old - 0.5 * batch.mask)  # ratios that a dual clip at 3 reaches
     options = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": most, "loss_agg_mode": mode}
@@ -89,7 +89,7 @@ def test_policy_loss(drawn, agree, mean_loss, seed, shape, holes, mode, most) ->
 
 
 @every_case
-def test_gspo(drawn, agree, mean_loss, seed, shape, holes) -> None:
+def test_gspo(seed, shape, holes) -> None:
     logp, batch = drawn(seed, shape, holes, empty=seed == 1)
     near = replace(batch, old=logp + 0.01 * (batch.old - logp))  # some answers inside the clip, some outside
     config, mode = actor(3e-4, 4e-4), "seq-mean-token-mean"
@@ -103,7 +103,7 @@ def test_gspo(drawn, agree, mean_loss, seed, shape, holes) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
-def test_the_whole_actor_loss(drawn, agree, mode, ours, peer) -> None:
+def test_the_whole_actor_loss(mode, ours, peer) -> None:
     """Clip, KL and entropy bonus together, each added up in the same way."""
     logp, batch = drawn(3, (3, 8, 24), holes=True)
     algorithm = GRPO(
@@ -129,7 +129,7 @@ def test_the_whole_actor_loss(drawn, agree, mode, ours, peer) -> None:
 
 @every_case
 @pytest.mark.parametrize("clip", [0.2, 0.5])
-def test_value_loss(drawn, agree, seed, shape, holes, clip) -> None:
+def test_value_loss(seed, shape, holes, clip) -> None:
     x, batch = drawn(seed, shape, holes)
     batch = replace(batch, target=batch.advantage + batch.value)
     agree(
@@ -145,7 +145,7 @@ def test_value_loss(drawn, agree, seed, shape, holes, clip) -> None:
 @pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
 @pytest.mark.parametrize("control", ["fixed", "adaptive"])
 @pytest.mark.parametrize("holes", [False, True])
-def test_ppo_over_three_steps(drawn, agree, ours, peer, control, holes) -> None:
+def test_ppo_over_three_steps(ours, peer, control, holes) -> None:
     """KL in the reward, the price that follows it, GAE and whitening, one after the other."""
     algorithm = PPO(kl_coef=0.3, kl_penalty=ours, kl_ctrl=control, horizon=500, target_kl=0.04, gamma=0.99, lam=0.95)
     controller, state = verl.AdaptiveKLController(0.3, 0.04, 500), {}
