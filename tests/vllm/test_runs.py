@@ -1,4 +1,4 @@
-"""Real runs with vLLM: they learn; in processes of its own they compute what a run with vLLM inside does, step for step."""
+"""Real runs with vLLM: they learn; in processes of its own they compute what a run with vLLM inside it computes."""
 
 from __future__ import annotations
 
