@@ -26,9 +26,6 @@ class GiGPO(GRPO):
         self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
     ) -> tuple[Batch, AlgorithmState]:
         prepared, state = super().prepare(batch, state, all_reduce)
-        values, there = ops.turn_values(batch, self.turn_discount)
-        states = int(batch.state.max()) + 1 if batch.state.numel() else 0
-        state_groups = ops.group_index(batch.group)[:, None] * states + batch.state.clamp(min=0)
-        known, scale = there & (batch.state >= 0), self.norm_adv_by_std_in_grpo
-        turn_advantage = ops.turn_advantage(values, state_groups, known, batch.turn, scale) * prepared.mask
-        return replace(prepared, advantage=prepared.advantage + self.step_advantage_weight * turn_advantage), state
+        settings = self.turn_discount, self.norm_adv_by_std_in_grpo
+        among_states = ops.turn_advantage(batch, batch.state, *settings) * prepared.mask
+        return replace(prepared, advantage=prepared.advantage + self.step_advantage_weight * among_states), state

@@ -28,7 +28,6 @@ class TurnGRPO(GRPO):
         self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
     ) -> tuple[Batch, AlgorithmState]:
         prepared, state = super().prepare(batch, state, all_reduce)
-        values, there = ops.turn_values(batch, self.turn_discount)
-        turn_groups = ops.group_index(batch.group)[:, None] * values.shape[1] + ops.turn_numbers(values)
-        advantage = ops.turn_advantage(values, turn_groups, there, batch.turn, self.norm_adv_by_std_in_grpo)
+        settings = self.turn_discount, self.norm_adv_by_std_in_grpo
+        advantage = ops.turn_advantage(batch, ops.turn_numbers(batch), *settings)
         return replace(prepared, advantage=advantage * prepared.mask), state

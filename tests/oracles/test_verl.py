@@ -6,6 +6,7 @@ takes it back out.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +15,21 @@ import pytest
 
 pytest.importorskip("verl")
 import torch
+from compared import CASES, agree, drawn, mean_loss
 from tensordict import TensorDict
 from verl.trainer.ppo import core_algos as verl
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
+from verl.utils.reward_score import gsm8k, math_reward
 from verl.workers.config import FSDPActorConfig
 
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
+from launcher.rewards.gsm8k import GSM8K
+from launcher.rewards.math import boxed
 from launcher.spec.algorithm import Batch, Output
+from launcher.spec.reward import Answer
 
-CASES = [(0, (4, 4, 9), False), (1, (16, 2, 40), True)]  # seed; P prompts, G answers, T tokens; holes in answers
 MODES = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 every_case = pytest.mark.parametrize(("seed", "shape", "holes"), CASES)
 NO_DUAL_CLIP = 1e9
@@ -57,7 +62,7 @@ def scored(batch: Batch) -> torch.Tensor:
 
 @every_case
 @pytest.mark.parametrize("scale", [True, False])
-def test_grpo_advantage(drawn, agree, seed, shape, holes, scale) -> None:
+def test_grpo_advantage(seed, shape, holes, scale) -> None:
     _, batch = drawn(seed, shape, holes, empty=True)
     made, _ = GRPO(norm_adv_by_std_in_grpo=scale).prepare(batch, {})
     rewards = torch.nn.functional.pad(batch.reward[:, None], (0, batch.mask.shape[1] - 1))
@@ -73,7 +78,7 @@ def test_grpo_advantage(drawn, agree, seed, shape, holes, scale) -> None:
 @every_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("most", [None, 3.0])
-def test_policy_loss(drawn, agree, mean_loss, seed, shape, holes, mode, most) -> None:
+def test_policy_loss(seed, shape, holes, mode, most) -> None:
     logp, batch = drawn(seed, shape, holes, empty=seed == 1)
     wide = replace(batch, old=batch.old - 0.5 * batch.mask)  # ratios that a dual clip at 3 reaches
     options = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": most, "loss_agg_mode": mode}
@@ -89,7 +94,7 @@ def test_policy_loss(drawn, agree, mean_loss, seed, shape, holes, mode, most) ->
 
 
 @every_case
-def test_gspo(drawn, agree, mean_loss, seed, shape, holes) -> None:
+def test_gspo(seed, shape, holes) -> None:
     logp, batch = drawn(seed, shape, holes, empty=seed == 1)
     near = replace(batch, old=logp + 0.01 * (batch.old - logp))  # some answers inside the clip, some outside
     config, mode = actor(3e-4, 4e-4), "seq-mean-token-mean"
@@ -103,7 +108,7 @@ def test_gspo(drawn, agree, mean_loss, seed, shape, holes) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
-def test_the_whole_actor_loss(drawn, agree, mode, ours, peer) -> None:
+def test_the_whole_actor_loss(mode, ours, peer) -> None:
     """Clip, KL and entropy bonus together, each added up in the same way."""
     logp, batch = drawn(3, (3, 8, 24), holes=True)
     algorithm = GRPO(
@@ -129,7 +134,7 @@ def test_the_whole_actor_loss(drawn, agree, mode, ours, peer) -> None:
 
 @every_case
 @pytest.mark.parametrize("clip", [0.2, 0.5])
-def test_value_loss(drawn, agree, seed, shape, holes, clip) -> None:
+def test_value_loss(seed, shape, holes, clip) -> None:
     x, batch = drawn(seed, shape, holes)
     batch = replace(batch, target=batch.advantage + batch.value)
     agree(
@@ -145,7 +150,7 @@ def test_value_loss(drawn, agree, seed, shape, holes, clip) -> None:
 @pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
 @pytest.mark.parametrize("control", ["fixed", "adaptive"])
 @pytest.mark.parametrize("holes", [False, True])
-def test_ppo_over_three_steps(drawn, agree, ours, peer, control, holes) -> None:
+def test_ppo_over_three_steps(ours, peer, control, holes) -> None:
     """KL in the reward, the price that follows it, GAE and whitening, one after the other."""
     algorithm = PPO(kl_coef=0.3, kl_penalty=ours, kl_ctrl=control, horizon=500, target_kl=0.04, gamma=0.99, lam=0.95)
     controller, state = verl.AdaptiveKLController(0.3, 0.04, 500), {}
@@ -166,3 +171,45 @@ def test_ppo_over_three_steps(drawn, agree, ours, peer, control, holes) -> None:
         agree(made.target, target * batch.mask)
         agree(state[PENALTY], metrics[PENALTY])
         agree(state[COEFFICIENT], metrics[COEFFICIENT])
+
+
+# ---- rules: the same verdict wherever both mean the same
+
+
+NUMBERS = ["18", "-3", "1000", "1,000", "3.5", "0", "7"]
+TAILS = ["", ".", " dollars", "\nDone."]
+
+
+def responses(count: int) -> list[tuple[str, str]]:
+    draw = random.Random(0)
+    found = []
+    for _ in range(count):
+        marks = [
+            f"{draw.choice(['so', 'I think', '9 * 2'])}\n#### {draw.choice(NUMBERS)}" for _ in range(draw.randint(0, 2))
+        ]
+        found.append(("\n".join(marks) + draw.choice(TAILS), draw.choice(["18", "-3", "1000", "7"])))
+    return found
+
+
+def test_gsm8k_says_what_verl_says() -> None:
+    rewards = {score for response, truth in responses(500)
+               for score in [(GSM8K().score([Answer(response, truth)])[0], float(gsm8k.compute_score(response, truth)))]
+               if not response.endswith(".")}  # fmt: skip
+    assert rewards == {(0.0, 0.0), (1.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"\boxed{1}",
+        r"so \boxed{\frac{1}{2}} and",
+        r"\boxed{1} then \boxed{x^{2}}",
+        r"\fbox{4}",
+        "none",
+        r"\boxed{1} \boxed{2",
+    ],
+)
+def test_the_last_box_is_verls(response: str) -> None:
+    text = math_reward.last_boxed_only_string(response)
+    theirs = None if text is None else text[text.index("{") + 1 : -1]
+    assert boxed(response) == theirs

@@ -75,6 +75,12 @@ class SamplerMemory:
             logp = self.policy._compute_rows(self.model, batch, self.policy._parts(batch), self.policy._logp)
         return [row[mask > 0].tolist() for row, mask in zip(logp, batch.mask, strict=True)]
 
+    def apart(self, prompts: Sequence[list[int]], answers: Sequence[Any] = ()) -> float:
+        """The largest difference of a log-probability between vLLM and the trainer, of these answers or greedy ones."""
+        answers = answers or self.answers(prompts)
+        rows = zip(answers, self.trainer(prompts, answers), strict=True)
+        return max(abs(x - y) for answer, row in rows for x, y in zip(answer.logp, row, strict=True))
+
 
 @pytest.fixture(scope="module")
 def colocated() -> Iterator[Callable[..., SamplerMemory]]:

@@ -1,4 +1,4 @@
-"""vLLM's answers are those of our own decode loop, and its log-probabilities those that the trainer computes."""
+"""vLLM's answers are those of our own decode loop, and its log-probabilities the trainer's, however the weights lie."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("vllm")
 import torch
 
+from launcher.core.problems import Problems
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder, _keep_top_k_top_p
 from launcher.engines.torch.rollout.generator import Generator, make_requests
@@ -28,11 +29,6 @@ def answered(generator: Generator, prompts: list[list[int]], keys: np.ndarray, t
     return [episode.turns[0] for episode in generator.answer(make_requests(prompts, keys), temperature)]
 
 
-def apart(found: list[Any], trainer: list[list[float]]) -> float:
-    pairs = [(x, y) for answer, row in zip(found, trainer, strict=True) for x, y in zip(answer.logp, row, strict=True)]
-    return max(abs(x - y) for x, y in pairs)
-
-
 def test_200_greedy_answers_are_our_own_decode_loops(colocated: Made, tiny: list[str], ids: Ids) -> None:
     made, prompts = colocated(*tiny), ids(*LENGTHS)
     made.model.base.generation_config.eos_token_id = ENDS
@@ -42,7 +38,7 @@ def test_200_greedy_answers_are_our_own_decode_loops(colocated: Made, tiny: list
     assert [(answer.tokens, answer.stop) for answer in found] == [(answer.tokens, answer.stop) for answer in expected]
     assert 20 < sum(answer.stop == "length" for answer in found) < 180  # both ways to end are seen
     assert {answer.tokens[-1] for answer in found if answer.stop == "end"} == set(ENDS)
-    assert apart(found, made.trainer(prompts, found)) <= NEAR
+    assert made.apart(prompts, found) <= NEAR
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -52,7 +48,7 @@ def test_log_probabilities_are_the_trainers_at_the_same_temperature(
     made, prompts = colocated(*tiny), ids(*LENGTHS[:60])
     made.policy.temperature = temperature
     found = made.answers(prompts, temperature=temperature)
-    assert apart(found, made.trainer(prompts, found)) <= NEAR
+    assert made.apart(prompts, found) <= NEAR
     made.policy.temperature = 1.0
 
 
@@ -97,3 +93,60 @@ def test_the_tail_is_cut_where_our_own_loop_cuts_it(
     likely = {token for token, p in enumerate((left / left.sum()).tolist()) if p > 0.02}  # missed in 400: 1 in 3000
     assert likely <= drawn <= {token for token, p in enumerate(left.tolist()) if p > 0}
     assert 1 < len(drawn) <= most
+
+
+def test_new_weights_come_over_and_the_cache_of_prompts_goes(colocated: Made, tiny: list[str], ids: Ids) -> None:
+    """The prompt fills two blocks of vLLM's cache, which would speak of the old weights."""
+    made, prompts = colocated(*tiny), ids(300, 260)
+    before = made.answers(prompts)
+    made.move(1)
+    made.model.version += 1
+    assert made.apart(prompts) <= NEAR
+    assert [answer.tokens for answer in made.answers(prompts)] != [answer.tokens for answer in before]
+    made.move(0)
+    made.model.version += 1
+    assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "near"),
+    [
+        ("qwen2", {"tie_word_embeddings": True}, NEAR),  # one matrix under two names; biases
+        ("qwen3", {}, NEAR),  # norms of queries and keys
+        ("gemma2", {"query_pre_attn_scalar": 32, "sliding_window": 64}, 10 * NEAR),  # large scores, capped by a tanh
+    ],
+)
+def test_families(name: str, values: dict[str, Any], near: float, colocated: Made, family: Made, ids: Ids) -> None:
+    made = colocated(*family(name, **values))
+    prompts = ids(5, 40, 17)
+    assert made.apart(prompts) <= near
+    made.move(1)
+    made.model.version += 1
+    assert made.apart(prompts) <= near
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),  # a plan knows it
+        ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),  # known when it is loaded
+    ],
+)
+def test_experts_on_a_cpu_are_refused_as_new_weights_would_not_reach_them(
+    name: str, values: dict[str, Any], colocated: Made, family: Made
+) -> None:
+    with pytest.raises(Problems, match="packed copy of experts"):
+        colocated(*family(name, **values))
+
+
+def test_bfloat16_is_near_and_its_distance_is_seen(colocated: Made, tiny: list[str], ids: Ids) -> None:
+    made, prompts = colocated(*tiny, "engine.mixed_precision=true"), ids(5, 40)
+    assert 1e-4 < made.apart(prompts) < 0.5
+
+
+def test_a_weight_that_the_policy_lacks_is_told(colocated: Made, tiny: list[str], ids: Ids) -> None:
+    made = colocated(*tiny)
+    made.generator.exported = [(name, value) for name, value in made.generator.exported if "layers.1.mlp" not in name]
+    made.model.version += 1
+    with pytest.raises(Problems, match=r"LlamaForCausalLM has not all weights of vLLM's, such as model.layers.1.mlp"):
+        made.answers(ids(5))

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from launcher.core import activity
-from launcher.core.events import Event, Phase, Started, Waiting
+from launcher.core.events import Phase, Started, Waiting
 from launcher.engines import process
 from launcher.engines.torch import Torch
 from launcher.engines.torch.rollout.sampler import TorchSampler
@@ -41,7 +41,7 @@ def main() -> int:
 def train(run: RunSpec, folder: Path, start: int) -> bool:
     """Load everything, then train; False if a stop was requested."""
     rank = int(os.environ.get("RANK", "0"))
-    emit = process.emit if rank == 0 else _discard
+    emit = process.emit if rank == 0 else lambda event: None
     if not start:
         name, algorithm = f"{folder.parent.name}/{folder.name}", type(run.algorithm).__name__
         emit(Started(run=name, algorithm=algorithm, processes=run.hardware.processes))
@@ -72,10 +72,6 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
 def _report(text: str, for_s: float) -> None:
     if os.environ.get("RANK", "0") == "0":
         process.emit(Waiting(text=text, for_s=for_s))
-
-
-def _discard(event: Event) -> None:
-    """Ranks other than 0 report no events."""
 
 
 if __name__ == "__main__":

@@ -360,7 +360,7 @@ def everything() -> dict[str, Any]:
     return found
 
 
-def measured(parallel: Parallel | None = None) -> dict[str, Any]:
+def measured(parallel: Parallel | None = None) -> dict[str, float]:
     """The metrics of a step's data with a critic, and how its rewards and the gradients of its weights are spread."""
     policy = policy_for("ppo", "float64", Limits(3), parallel)
     raw, batch = batch_for(policy.algorithm, policy.model, 1), prepared(policy)
@@ -368,10 +368,9 @@ def measured(parallel: Parallel | None = None) -> dict[str, Any]:
     assert norms is not None
     rewards = measure.distribution(1, "rewards", batch.reward, shared=False)
     assert rewards
-    return {
-        "metrics": measure.batch_metrics(raw, batch, True, 6, (), 4), "norms": norms.tolist(),
-        "edges": rewards.edges, "counts": rewards.counts,
-    }  # fmt: skip
+    lists = {"norm": norms.tolist(), "edge": rewards.edges, "count": rewards.counts}
+    spread = {f"{name} {n}": float(x) for name, values in lists.items() for n, x in enumerate(values)}
+    return measure.batch_metrics(raw, batch, True, 6, (), 4) | spread
 
 
 def experts() -> list[float | None]:

@@ -23,7 +23,7 @@ from launcher.engines.torch.train.measure import batch_metrics, distribution, lo
 from launcher.engines.torch.train.policy import Policy, join_updates
 from launcher.engines.torch.train.save import LastValidation, Saver, TrainingPosition
 from launcher.engines.torch.train.sources import Demonstrations, Rollouts
-from launcher.engines.torch.train.tally import mask_unscored, unscored_rows
+from launcher.engines.torch.train.tally import any_scored, mask_unscored, unscored_rows
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import Batch
@@ -128,7 +128,7 @@ class Training:
         """Update the networks on one batch. Returns it with its advantages and the log-probabilities from before, the
         metrics, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
-        if self.policy.sampled and not world.all_reduce_sum((~unscored_rows(batch)).sum().double()).item():
+        if self.policy.sampled and not any_scored(batch):
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
         batch = mask_unscored(batch)
         batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values

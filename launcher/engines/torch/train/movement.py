@@ -34,17 +34,16 @@ def part_of(name: str) -> str:
     return next((part for part, words in PARTS.items() if any(word in lower for word in words)), "other")
 
 
-def elements(weight: Tensor) -> Tensor:
-    """At most SAMPLED elements of a weight, in CPU memory. Collective where the weight is sharded."""
-    flat = full_tensor(weight.detach()).flatten()
-    if len(flat) > SAMPLED:
-        flat = flat[torch.arange(SAMPLED, device=flat.device) * PRIME % len(flat)]
-    return flat.to("cpu", copy=True)
-
-
 def sample(network: Network) -> dict[str, Tensor]:
-    """Elements of each trained weight, by its name. Collective."""
-    return {name: elements(weight) for name, weight in network.named_parameters() if weight.requires_grad}
+    """At most SAMPLED elements of each trained weight, by its name, in CPU memory. Collective."""
+    sampled = dict[str, Tensor]()
+    for name, weight in network.named_parameters():
+        if weight.requires_grad:
+            flat = full_tensor(weight.detach()).flatten()
+            if len(flat) > SAMPLED:
+                flat = flat[torch.arange(SAMPLED, device=flat.device) * PRIME % len(flat)]
+            sampled[name] = flat.to("cpu", copy=True)
+    return sampled
 
 
 def distances(trained: TrainedNetwork) -> dict[str, float]:

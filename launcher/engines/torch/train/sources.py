@@ -20,7 +20,7 @@ from launcher.engines.torch.rollout.generator import Request
 from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import EXACT, collate, read_episodes
 from launcher.engines.torch.train.clock import Clock
-from launcher.engines.torch.train.tally import Tally, unscored_rows
+from launcher.engines.torch.train.tally import Tally, any_scored, unscored_rows
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.spec.algorithm import Algorithm, Batch, Kind
 from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
@@ -164,7 +164,9 @@ class Rollouts:
             return (first, 0), {}, None
         kept, rejected, rounds = *self._filter_groups(first), 1
         rejected_width = width = _longest(first)
-        while (full := self._count_groups(kept)) < self.order.batch and rounds < max_rounds and self._any_scored(first):
+        while (full := self._count_groups(kept)) < self.order.batch and rounds < max_rounds:
+            if not any_scored(collate(first, self.generator.model)):
+                break  # where the reward fails for all, sampling more is useless
             round_episodes = self._sample_round(step, rounds, clock)
             kept, width = kept + self._filter_groups(round_episodes)[0], max(width, _longest(round_episodes))
             rounds += 1
@@ -184,10 +186,6 @@ class Rollouts:
     def _count_groups(self, episodes: Sequence[Episode]) -> int:
         count, device = float(len(episodes) // self.generator.sampler.n), self.generator.model.device
         return int(world.all_reduce_sum(torch.tensor(count, dtype=EXACT, device=device)).item())
-
-    def _any_scored(self, first: Sequence[Episode]) -> bool:
-        """Whether any answer was scored: if the reward fails for all, sampling more is useless."""
-        return world.all_reduce_sum((~unscored_rows(collate(first, self.generator.model))).sum().double()).item() > 0
 
     def _choose_groups(self, *sampled: Sampled) -> list[Sampled]:
         """As many groups of all processes as a step takes, in the order of their numbers.

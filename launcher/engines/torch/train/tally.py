@@ -28,6 +28,11 @@ def unscored_rows(batch: Batch) -> Tensor:
     return torch.isin(batch.group, batch.group[~batch.reward.isfinite()])
 
 
+def any_scored(batch: Batch) -> bool:
+    """Whether any answer of any process counts. Collective."""
+    return world.all_reduce_sum((~unscored_rows(batch)).sum().double()).item() > 0
+
+
 def mask_unscored(batch: Batch) -> Batch:
     """The batch with a mask of 0 in rows without a score; the batch itself where all have one."""
     excluded = unscored_rows(batch)

@@ -263,10 +263,7 @@ def best_of(scores: Sequence[float], k: int) -> float:
     Unbiased (arXiv:2107.03374, eq. 1, of which this is the form for any scores): the i-th smallest of n is the
     best in C(i - 1, k - 1) of C(n, k) draws.
     """
-    n = len(scores)
-    if not 1 <= k <= n:
-        raise ValueError(f"k is {k} of {n} scores; use 1 to {n}")
-    draws = math.comb(n, k)
+    draws = math.comb(len(scores), k)
     return sum(math.comb(i, k - 1) / draws * score for i, score in enumerate(sorted(scores)))
 
 
