@@ -155,13 +155,12 @@ class _Handler(Answering):
 
     def hf_info(self, kind: str, repo: str, revision: str | None) -> None:
         if (found := self._repo(kind, repo)) and self._has(found, revision):
-            siblings = [
-                {"rfilename": node["path"], "size": node["size"], "blobId": node["oid"], "lfs": node.get("lfs")}
-                for node in _tree(found)
-            ]
-            for node in siblings:
-                if lfs := node["lfs"]:
-                    node["lfs"] = {"size": lfs["size"], "sha256": lfs["oid"], "pointerSize": lfs["pointerSize"]}
+            siblings = []
+            for path, served in found.files.items():
+                data = found.listed.get(path, served)
+                lfs = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 134}
+                siblings.append({"rfilename": path, "size": len(data), "blobId": git_sha1(data),
+                                 "lfs": lfs if path.endswith(LFS) else None})  # fmt: skip
             gated = "manual" if found.gated else False  # listed to everyone
             more = {"tags": [], "private": False, "gated": gated}
             self._json({"id": repo, "sha": found.commit, "siblings": siblings, **more})
@@ -169,10 +168,6 @@ class _Handler(Answering):
     def hf_auth(self, kind: str, repo: str) -> None:
         if self._open(kind, repo):
             self._json({})
-
-    def hf_tree(self, kind: str, repo: str, revision: str) -> None:
-        if (found := self._repo(kind, repo)) and self._has(found, revision):
-            self._json(_tree(found))
 
     def _has(self, repo: Repo, revision: str | None) -> bool:
         if revision in (None, "main", repo.commit):
@@ -262,18 +257,6 @@ class _Handler(Answering):
             self.wfile.write(body)
 
 
-def _tree(repo: Repo) -> list[dict[str, Any]]:
-    """The files of a repository, as Hugging Face lists them."""
-    nodes = []
-    for path, served in repo.files.items():
-        data = repo.listed.get(path, served)
-        node: dict[str, Any] = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data)}
-        if path.endswith(LFS):
-            node["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
-        nodes.append(node)
-    return nodes
-
-
 def _xorb(data: bytes) -> bytes:
     """Chunks, each behind its header: version, size (3 bytes), compression (none), size again."""
     chunks = [data[place : place + CHUNK] for place in range(0, len(data), CHUNK)]
@@ -307,7 +290,6 @@ def _reconstruction(data: bytes, wanted: str, url: str) -> dict[str, Any] | None
 _ID = r"[^/]+/[^/]+"
 _ROUTES = (
     (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})(/revision/(?P<revision>.+))?", "hf_info"),
-    (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})/tree/(?P<revision>[^/]+)", "hf_tree"),
     (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})/auth-check", "hf_auth"),
     (rf"/(?P<kind>datasets/)?(?P<repo>{_ID})/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "hf_file"),
     (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo/(files|tree)", "ms_list"),

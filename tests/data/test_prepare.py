@@ -48,11 +48,17 @@ def prepared_rows(folder: Path) -> Files:
     return Files(train_files=(str(folder / "train.parquet"),))
 
 
-def test_prepared_rows_take_the_place_of_others_and_of_nothing_else(tmp_path: Path, out: Path) -> None:
+def test_prepared_rows_take_the_place_of_others_and_nothing_else_and_tell_how_far_they_are(
+    tmp_path: Path, out: Path
+) -> None:
     files = rows(tmp_path / "a.jsonl")
     prepare(replace(files, val_files=files.train_files), "prompts", out, nothing)
-    prepare(rows(tmp_path / "b.jsonl", 5), "prompts", out, nothing)
-    assert pq.read_table(out / "train.parquet").num_rows == 5 and not (out / "val.parquet").exists()
+    reports = list[DataProgress]()
+    prepare(rows(file := tmp_path / "b.jsonl", 100_000), "prompts", out, reports.append)
+    assert pq.read_table(out / "train.parquet").num_rows == 100_000 and not (out / "val.parquet").exists()
+    done = [at.done_bytes for at in reports]
+    assert len(done) > 1 and done == sorted(done) and done[-1] == reports[-1].bytes == file.stat().st_size
+    assert reports[-1].rows == 100_000
     (tmp_path / "mine").mkdir()
     for content in ("", "{}"):
         (tmp_path / "mine" / "manifest.json").write_text(content)
@@ -64,7 +70,7 @@ def test_prepared_rows_take_the_place_of_others_and_of_nothing_else(tmp_path: Pa
     for folder in (out, tmp_path / "link"):
         with pytest.raises(Problems, match="is there already, and holds something else"):
             prepare(files, "prompts", folder, nothing)
-    assert pq.read_table(out / "train.parquet").num_rows == 5
+    assert pq.read_table(out / "train.parquet").num_rows == 100_000
 
 
 def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, out: Path) -> None:
@@ -82,18 +88,6 @@ def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, o
         assert json.loads(path.read_text())["where"] == f"{tmp_path}/a.jsonl:2"
     with pytest.raises(Problems, match="no row can be prepared for pairs"):
         prepare(replace(files, on_bad_row="skip"), "pairs", tmp_path / "pairs", nothing)
-
-
-def test_it_tells_how_far_it_is(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(1_000))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
-    reports = list[DataProgress]()
-    files = rows(tmp_path / "a.jsonl", 100_000)
-    prepare(files, "prompts", out, reports.append)
-    size = Path(files.train_files[0]).stat().st_size
-    assert [at.done_bytes for at in reports] == sorted(at.done_bytes for at in reports)
-    assert reports[-1].done_bytes == reports[-1].bytes == size
-    assert reports[-1].rows == 100_000
 
 
 def started(source: Path, out: Path, limit: str = "") -> subprocess.Popen[str]:
@@ -184,21 +178,15 @@ def test_fields_that_parquet_gives_all_turns_are_missing_where_they_are_null(tmp
 
 
 GOOD = '{"question": "What is %d and one?", "answer": "Add one.\\n#### %d"}'
-BAD = [
+BAD = [  # what else a line may hold is in test_reader.py
     b'{"question": "a"',
-    b'{"question": "a", "answer": "#### 1"} {"question": "b", "answer": "#### 2"}',
-    b"null",
     b'{"question": 7, "answer": "#### 1"}',
     b'{"answer": "#### 1"}',
     b'{"question": null, "answer": "#### 1"}',
     '{"question": "\u3000", "answer": "#### 1"}'.encode(),
-    b'{"question": "a\0b", "answer": "#### 1"}',
-    b'{"question": "a\\ud83d", "answer": "#### 1"}',
     b'{"question": "caf\xe9", "answer": "#### 1"}',
-    b'{"question": "a", "answer": "#### 1", "question": "b"}',
+    b'{"question": "a\\ud83d", "answer": "#### 1"}',
     b'{"question": "a", "answer": "seven"}',
-    b'{"question": "a", "answer": "#### 1", "n": 1e999}',
-    b'{"question": "a", "answer": "#### 1", "n": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     b'{"question": "' + b"x" * 4_300_000 + b'", "answer": "#### 1"}',
 ]
 
