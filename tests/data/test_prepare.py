@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,13 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def rows(path: Path, count: int = 3, **more: Any) -> Files:
-    path.write_text("".join(json.dumps({"question": f"{n}?", "answer": f"#### {n}"}) + "\n" for n in range(count)))
-    return Files(train_files=(str(path),), format="gsm8k", **more)
+def files_of(path: Path, given: Iterable[Any], **more: Any) -> Files:
+    path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    return Files(train_files=(str(path),), **more)
+
+
+def rows(path: Path, count: int = 3) -> Files:
+    return files_of(path, ({"question": f"{n}?", "answer": f"#### {n}"} for n in range(count)), format="gsm8k")
 
 
 def nothing(_: DataProgress) -> None:
@@ -131,9 +136,7 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path, out: Path) -> None:
     pair = {"prompt": "1+1?", "chosen": [{"role": "assistant", "content": "2", "reasoning_content": "Added."}],
             "rejected": "3"}  # fmt: skip
     for kind, lines in (("answers", [plain, chat]), ("pairs", [pair])):
-        file = tmp_path / f"{kind}.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        files = Files(train_files=(str(file),))
+        files = files_of(tmp_path / f"{kind}.jsonl", lines)
         prepare(files, kind, out, nothing)  # type: ignore[arg-type]
         before, after = (
             [replace(row, where="", extra_info={}) for row in each.read("train", kind) if isinstance(row, Row)]  # type: ignore[arg-type]
@@ -141,9 +144,7 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path, out: Path) -> None:
         )
         turns = (Message("user", "1+1?"),)
         assert after == [replace(row, prompt=turns) if isinstance(row.prompt, str) else row for row in before]
-    only = tmp_path / "plain.jsonl"
-    only.write_text(json.dumps(plain) + "\n")
-    prepare(Files(train_files=(str(only),)), "answers", out, nothing)
+    prepare(files_of(tmp_path / "plain.jsonl", [plain]), "answers", out, nothing)
     assert "template_fields" not in pq.read_schema(out / "train.parquet").names
 
 
@@ -151,11 +152,8 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path, out: Path) -> None:
     [1, 2, 30], [0.5, 2.0], [True, False], [["a"], ["b", "c"]], [{"target": 1, "numbers": [1, 2]}] * 2, ["1", "b"],
 ])  # fmt: skip
 def test_a_ground_truth_keeps_its_type(tmp_path: Path, out: Path, truths: list[Any]) -> None:
-    file = tmp_path / "truths.jsonl"
     lines = [{"prompt": f"{place}?", "ground_truth": truth} for place, truth in enumerate(truths)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files = Files(train_files=(str(file),))
-    prepare(files, "prompts", out, nothing)
+    prepare(files_of(tmp_path / "truths.jsonl", lines), "prompts", out, nothing)
     found = [
         make_answer(row).node["ground_truth"]
         for row in prepared_rows(out).read("train", "prompts")
