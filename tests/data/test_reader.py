@@ -28,9 +28,9 @@ ENDED = ".jsonl, .json, .ndjson, .csv, .tsv, .jsonl.gz, .json.gz, .ndjson.gz, .c
 ROW = '{"prompt": "1+1?", "response": "2"}'
 
 
-def read(path: Path, content: bytes | str | None = None) -> list[RawRow | RefusedRow]:
+def read(path: Path, content: bytes | None = None) -> list[RawRow | RefusedRow]:
     if content is not None:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        path.write_bytes(content)
     return list(read_rows(str(path)))
 
 
