@@ -173,10 +173,11 @@ class _Handler(Answering):
 
     def hf_info(self, kind: str, repo: str, revision: str | None) -> None:
         if found := self._repo(kind, repo, revision):
-            siblings = [
-                {"rfilename": node["path"], "size": node["size"], "blobId": node["oid"], "lfs": node.get("lfs")}
-                for node in _tree(found)
-            ]
+            siblings = []
+            for path, data in found.described.items():
+                lfs = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 134}
+                siblings.append({"rfilename": path, "size": len(data), "blobId": git_sha1(data),
+                                 "lfs": lfs if path.endswith(LFS) else None})  # fmt: skip
             gated = "manual" if found.gated else False  # listed to everyone
             more = {"tags": [], "private": False, "gated": gated}
             self._json({"id": repo, "sha": found.commit, "siblings": siblings, **more})
@@ -184,10 +185,6 @@ class _Handler(Answering):
     def hf_auth(self, kind: str, repo: str) -> None:
         if self._open(kind, repo):
             self._json({})
-
-    def hf_tree(self, kind: str, repo: str, revision: str) -> None:
-        if found := self._repo(kind, repo, revision):
-            self._json(_tree(found))
 
     def hf_file(self, kind: str | None, repo: str, revision: str, path: str) -> None:
         found = self._open(kind or "models", repo)
@@ -314,18 +311,6 @@ class _Handler(Answering):
             self.wfile.write(body)
 
 
-def _tree(repo: Repo) -> list[dict[str, Any]]:
-    """The files of a repository, as Hugging Face lists them."""
-    nodes = []
-    for path, data in repo.described.items():
-        node: dict[str, Any] = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data)}
-        if path.endswith(LFS):
-            digest = hashlib.sha256(data).hexdigest()
-            node["lfs"] = {"oid": digest, "sha256": digest, "size": len(data), "pointerSize": 134}
-        nodes.append(node)
-    return nodes
-
-
 def _xorb(data: bytes) -> bytes:
     """Chunks, each behind its header: version, size (3 bytes), compression (none), size again."""
     chunks = [data[place : place + CHUNK] for place in range(0, len(data), CHUNK)]
@@ -353,7 +338,6 @@ def _reconstruction(data: bytes, wanted: str, url: str) -> dict[str, Any] | None
 _ID = r"[^/]+/[^/]+"
 _ROUTES = (
     (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})(/revision/(?P<revision>.+))?", "hf_info"),
-    (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})/tree/(?P<revision>[^/]+)", "hf_tree"),
     (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})/auth-check", "hf_auth"),
     (rf"/(?P<kind>datasets/)?(?P<repo>{_ID})/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "hf_file"),
     (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo/(files|tree)", "ms_list"),

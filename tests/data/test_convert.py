@@ -20,7 +20,7 @@ from launcher.data.files import Files
 from launcher.data.prepare import prepare
 from launcher.data.reader import read_rows
 from launcher.data.refused import RefusedLog
-from launcher.spec.data import Row
+from launcher.spec.data import Row, prompt_turns
 
 QUESTION = 'How many "clips"?\nNone, or 5 \u00e9\u4e2d\U0001f600'
 SOLUTION = "In May 48/2 = <<48/2=24>>24 clips.\n#### 1,024"
@@ -107,8 +107,7 @@ def test_the_fast_way_is_taken_and_its_rows_read_as_they_were(
 
 
 def _turns(row: Row) -> list[tuple[str, str]]:
-    turns = [("user", row.prompt)] if isinstance(row.prompt, str) else [(m.role, m.content) for m in row.prompt]
-    return turns if row.response is None else [*turns, ("assistant", row.response)]
+    return [*prompt_turns(row), *([] if row.response is None else [("assistant", row.response)])]
 
 
 ODD = [

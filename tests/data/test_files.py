@@ -31,6 +31,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def files_of(name: str, rows: list[Any], **more: Any) -> Files:
+    Path(name).write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+    return Files(train_files=(name,), **more)
+
+
 def read(*train: str, **more: Any) -> list[tuple[str, str]]:
     found = Files(train_files=train, **more).read("train", "answers")
     return [(row.where, row.reason if isinstance(row, RefusedRow) else str(row.prompt)) for row in found]
@@ -175,11 +180,9 @@ def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
     ("rows", "share", "held_out"),
     [(300, 0.1, 30), (300, 0.0, 0), (300, 0.5, 150), (19, 0.5, 0), (600, 0.5, 256)],
 )
-def test_a_share_of_the_rows_is_held_out(rows: int, share: float, held_out: int, tmp_path: Path) -> None:
-    name = tmp_path / "sums-0001.jsonl"
+def test_a_share_of_the_rows_is_held_out(rows: int, share: float, held_out: int) -> None:
     given = [{"prompt": f"{n % (rows - rows // 20)}+1", "response": str(n), "ground_truth": "1"} for n in range(rows)]
-    name.write_text("".join(json.dumps(row) + "\n" for row in given))
-    data = Files(train_files=(str(name),), val_share=share)
+    data = files_of("sums-0001.jsonl", given, val_share=share)
     by_kind = set[tuple[object, ...]]()
     for kind in ("answers", "prompts"):
         train, val = ([row for row in data.rows(split, kind) if isinstance(row, Row)] for split in ("train", "val"))
@@ -192,18 +195,14 @@ def test_a_share_of_the_rows_is_held_out(rows: int, share: float, held_out: int,
     assert [len(list(own.rows(split, "answers"))) for split in ("train", "val")] == [rows, rows]
 
 
-def test_what_nothing_can_be_measured_of_is_not_held_out(tmp_path: Path) -> None:
-    name = tmp_path / "asked.jsonl"
-    name.write_text("".join(f'{{"prompt": "{n}"}}\n' for n in range(100)) + "bad\n")
-    data = Files(train_files=(str(name),), val_share=0.5)
+def test_what_nothing_can_be_measured_of_is_not_held_out() -> None:
+    data = files_of("asked.jsonl", [*({"prompt": str(n)} for n in range(100)), "bad\n"], val_share=0.5)
     assert [len(list(data.rows(split, "prompts"))) for split in ("train", "val")] == [101, 0]
 
 
-def test_a_conversation_is_held_out_with_others_of_its_question(tmp_path: Path) -> None:
-    name = tmp_path / "chats.jsonl"
+def test_a_conversation_is_held_out_with_others_of_its_question() -> None:
     turns = [[{"role": "user", "content": f"q{n // 4}"}, {"role": "assistant", "content": f"a{n}"}] for n in range(80)]
-    name.write_text("".join(json.dumps({"messages": each}) + "\n" for each in turns))
-    data = Files(train_files=(str(name),), val_share=0.2)
+    data = files_of("chats.jsonl", [{"messages": each} for each in turns], val_share=0.2)
     train, val = ([asked(row) for row in data.rows(split, "answers") if isinstance(row, Row)] for split in SPLITS)
     assert len(val) == 16 and not {*train} & {*val}
 

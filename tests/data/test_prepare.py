@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,13 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def rows(path: Path, count: int = 3, **more: Any) -> Files:
-    path.write_text("".join(json.dumps({"question": f"{n}?", "answer": f"#### {n}"}) + "\n" for n in range(count)))
-    return Files(train_files=(str(path),), format="gsm8k", **more)
+def files_of(path: Path, given: Iterable[Any], **more: Any) -> Files:
+    path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    return Files(train_files=(str(path),), **more)
+
+
+def rows(path: Path, count: int = 3) -> Files:
+    return files_of(path, ({"question": f"{n}?", "answer": f"#### {n}"} for n in range(count)), format="gsm8k")
 
 
 def nothing(_: DataProgress) -> None:
@@ -48,11 +53,17 @@ def prepared_rows(folder: Path) -> Files:
     return Files(train_files=(str(folder / "train.parquet"),))
 
 
-def test_prepared_rows_take_the_place_of_others_and_of_nothing_else(tmp_path: Path, out: Path) -> None:
+def test_prepared_rows_take_the_place_of_others_and_nothing_else_and_tell_how_far_they_are(
+    tmp_path: Path, out: Path
+) -> None:
     files = rows(tmp_path / "a.jsonl")
     prepare(replace(files, val_files=files.train_files), "prompts", out, nothing)
-    prepare(rows(tmp_path / "b.jsonl", 5), "prompts", out, nothing)
-    assert pq.read_table(out / "train.parquet").num_rows == 5 and not (out / "val.parquet").exists()
+    reports = list[DataProgress]()
+    prepare(rows(file := tmp_path / "b.jsonl", 100_000), "prompts", out, reports.append)
+    assert pq.read_table(out / "train.parquet").num_rows == 100_000 and not (out / "val.parquet").exists()
+    done = [at.done_bytes for at in reports]
+    assert len(done) > 1 and done == sorted(done) and done[-1] == reports[-1].bytes == file.stat().st_size
+    assert reports[-1].rows == 100_000
     (tmp_path / "mine").mkdir()
     for content in ("", "{}"):
         (tmp_path / "mine" / "manifest.json").write_text(content)
@@ -64,7 +75,7 @@ def test_prepared_rows_take_the_place_of_others_and_of_nothing_else(tmp_path: Pa
     for folder in (out, tmp_path / "link"):
         with pytest.raises(Problems, match="is there already, and holds something else"):
             prepare(files, "prompts", folder, nothing)
-    assert pq.read_table(out / "train.parquet").num_rows == 5
+    assert pq.read_table(out / "train.parquet").num_rows == 100_000
 
 
 def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, out: Path) -> None:
@@ -82,18 +93,6 @@ def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, o
         assert json.loads(path.read_text())["where"] == f"{tmp_path}/a.jsonl:2"
     with pytest.raises(Problems, match="no row can be prepared for pairs"):
         prepare(replace(files, on_bad_row="skip"), "pairs", tmp_path / "pairs", nothing)
-
-
-def test_it_tells_how_far_it_is(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(1_000))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
-    reports = list[DataProgress]()
-    files = rows(tmp_path / "a.jsonl", 100_000)
-    prepare(files, "prompts", out, reports.append)
-    size = Path(files.train_files[0]).stat().st_size
-    assert [at.done_bytes for at in reports] == sorted(at.done_bytes for at in reports)
-    assert reports[-1].done_bytes == reports[-1].bytes == size
-    assert reports[-1].rows == 100_000
 
 
 def started(source: Path, out: Path, limit: str = "") -> subprocess.Popen[str]:
@@ -137,9 +136,7 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path, out: Path) -> None:
     pair = {"prompt": "1+1?", "chosen": [{"role": "assistant", "content": "2", "reasoning_content": "Added."}],
             "rejected": "3"}  # fmt: skip
     for kind, lines in (("answers", [plain, chat]), ("pairs", [pair])):
-        file = tmp_path / f"{kind}.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        files = Files(train_files=(str(file),))
+        files = files_of(tmp_path / f"{kind}.jsonl", lines)
         prepare(files, kind, out, nothing)  # type: ignore[arg-type]
         before, after = (
             [replace(row, where="", extra_info={}) for row in each.read("train", kind) if isinstance(row, Row)]  # type: ignore[arg-type]
@@ -147,9 +144,7 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path, out: Path) -> None:
         )
         turns = (Message("user", "1+1?"),)
         assert after == [replace(row, prompt=turns) if isinstance(row.prompt, str) else row for row in before]
-    only = tmp_path / "plain.jsonl"
-    only.write_text(json.dumps(plain) + "\n")
-    prepare(Files(train_files=(str(only),)), "answers", out, nothing)
+    prepare(files_of(tmp_path / "plain.jsonl", [plain]), "answers", out, nothing)
     assert "template_fields" not in pq.read_schema(out / "train.parquet").names
 
 
@@ -157,11 +152,8 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path, out: Path) -> None:
     [1, 2, 30], [0.5, 2.0], [True, False], [["a"], ["b", "c"]], [{"target": 1, "numbers": [1, 2]}] * 2, ["1", "b"],
 ])  # fmt: skip
 def test_a_ground_truth_keeps_its_type(tmp_path: Path, out: Path, truths: list[Any]) -> None:
-    file = tmp_path / "truths.jsonl"
     lines = [{"prompt": f"{place}?", "ground_truth": truth} for place, truth in enumerate(truths)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files = Files(train_files=(str(file),))
-    prepare(files, "prompts", out, nothing)
+    prepare(files_of(tmp_path / "truths.jsonl", lines), "prompts", out, nothing)
     found = [
         make_answer(row).node["ground_truth"]
         for row in prepared_rows(out).read("train", "prompts")
@@ -184,21 +176,15 @@ def test_fields_that_parquet_gives_all_turns_are_missing_where_they_are_null(tmp
 
 
 GOOD = '{"question": "What is %d and one?", "answer": "Add one.\\n#### %d"}'
-BAD = [
+BAD = [  # what else a line may hold is in test_reader.py
     b'{"question": "a"',
-    b'{"question": "a", "answer": "#### 1"} {"question": "b", "answer": "#### 2"}',
-    b"null",
     b'{"question": 7, "answer": "#### 1"}',
     b'{"answer": "#### 1"}',
     b'{"question": null, "answer": "#### 1"}',
     '{"question": "\u3000", "answer": "#### 1"}'.encode(),
-    b'{"question": "a\0b", "answer": "#### 1"}',
-    b'{"question": "a\\ud83d", "answer": "#### 1"}',
     b'{"question": "caf\xe9", "answer": "#### 1"}',
-    b'{"question": "a", "answer": "#### 1", "question": "b"}',
+    b'{"question": "a\\ud83d", "answer": "#### 1"}',
     b'{"question": "a", "answer": "seven"}',
-    b'{"question": "a", "answer": "#### 1", "n": 1e999}',
-    b'{"question": "a", "answer": "#### 1", "n": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     b'{"question": "' + b"x" * 4_300_000 + b'", "answer": "#### 1"}',
 ]
 

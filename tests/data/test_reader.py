@@ -28,9 +28,9 @@ ENDED = ".jsonl, .json, .ndjson, .csv, .tsv, .jsonl.gz, .json.gz, .ndjson.gz, .c
 ROW = '{"prompt": "1+1?", "response": "2"}'
 
 
-def read(path: Path, content: bytes | str | None = None) -> list[RawRow | RefusedRow]:
+def read(path: Path, content: bytes | None = None) -> list[RawRow | RefusedRow]:
     if content is not None:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        path.write_bytes(content)
     return list(read_rows(str(path)))
 
 
@@ -87,6 +87,7 @@ NEIGHBOURS = {  # a file with a BAD row between two others, and their places, wh
     ("x.jsonl", b'{"a": 1} {"b": 2}', "invalid JSON at column 10: extra data"),  # two objects on one line
     ("x.jsonl", b'{"a": "\t"}', "invalid JSON at column 8: invalid control character at"),  # a tab must be written \t
     ("x.jsonl", b"[1, 2]", "the line is of type list; expected one object on each line"),
+    ("x.jsonl", b"null", "the line is of type null; expected one object on each line"),
     ("x.jsonl", b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at byte offset 10"),  # Latin-1
     ("x.jsonl", b'{"a": "x\0y"}', "a NUL character at byte offset 8"),
     ("x.jsonl", rb'{"a": ["x", "\u0000"]}', "a[1] holds a NUL character"),

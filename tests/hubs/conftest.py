@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,8 @@ import pytest
 from huggingface_hub import constants
 from modelscope_hub.config import set_default_config
 
-from launcher.core.state import RunState
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress
-
-
-@pytest.fixture(scope="session")
-def act() -> Callable[..., Any]:
-    return local_hub.Act
 
 
 @pytest.fixture
@@ -52,13 +46,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         set_default_config(None)
 
 
-def some_bytes(count: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(count)
-
-
 @pytest.fixture(scope="session")
 def noise() -> Callable[..., bytes]:
-    return some_bytes
+    return lambda count, seed=0: random.Random(seed).randbytes(count)
 
 
 class Download:
@@ -75,8 +65,12 @@ class Download:
 
     def __call__(self, repo: str = "o/m", source: str = "huggingface", kind: str = "model", **more: Any) -> None:
         found = list_files(kind, repo, sources=[source])  # type: ignore[arg-type, list-item]
-        wanted = more.pop("wanted", None) or found.files
-        fetch(found, wanted, self.folder, more.pop("watch", self.watch), **more)
+        fetch(found, found.files, self.folder, **{"watch": self.watch, **more})
+
+    def holds(self, files: dict[str, bytes]) -> bool:
+        """Whether the folder holds exactly these files with these bytes, and otherwise only what is ours."""
+        there = {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if path.is_file()}
+        return {name: path.read_bytes() for name, path in there.items() if not name.startswith(".rlrun/")} == files
 
     def staged(self) -> list[Path]:
         """Files of the hub's client that are not verified yet."""
@@ -87,31 +81,3 @@ class Download:
 @pytest.fixture
 def download(hub: Any, tmp_path: Path) -> Download:
     return Download(tmp_path / "to")
-
-
-@pytest.fixture(scope="session")
-def holds() -> Callable[[Path, dict[str, bytes]], bool]:
-    """Whether a folder holds exactly these files with these bytes, and otherwise only what is ours."""
-
-    def check(folder: Path, files: dict[str, bytes]) -> bool:
-        there = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        return {name: data for name, data in there.items() if not name.startswith(".rlrun/")} == files
-
-    return check
-
-
-class Shown:
-    """What a run shows while it prepares."""
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[str, Sequence[str]]] = []
-
-    def write(self, state: RunState, events: Sequence[Any], lines: Sequence[str]) -> None:
-        self.shown.append((state.phase, lines))
-
-    def close(self) -> None: ...
-
-
-@pytest.fixture
-def view() -> Shown:
-    return Shown()

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import Result
+from local_hub import Act
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
@@ -77,10 +78,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("words", "code", "output"), BAD, ids=[" ".join(row[0]) for row in BAD])
-def test_what_goes_wrong_is_said(
-    words: list[str], code: int, output: str, look: Look, hub: Any, files: Any, act: Any
-) -> None:
-    hub.misbehave(NAME, *[act("500")] * 12)
+def test_what_goes_wrong_is_said(words: list[str], code: int, output: str, look: Look, hub: Any, files: Any) -> None:
+    hub.misbehave(NAME, *[Act("500")] * 12)
     found = look(*words)
     assert (found.exit_code, found.stdout) == (code, "")
     assert output in found.stderr and found.stderr.splitlines()[-1].startswith("✗ ")

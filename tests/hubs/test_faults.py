@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from local_hub import Act
 
 from launcher.core.problems import Problems
 from launcher.hubs import fetch
@@ -37,31 +38,24 @@ PASSING = [
 
 
 @pytest.mark.parametrize(("source", "acts"), PASSING, ids=str)
-def test_a_fault_that_passes(
-    acts: list[Any], source: str, hub: Any, act: Any, download: Any, files: Any, holds: Any
-) -> None:
-    hub.misbehave(NAME, *(act(*of) for of in acts))
+def test_a_fault_that_passes(acts: list[Any], source: str, hub: Any, download: Any, files: Any) -> None:
+    hub.misbehave(NAME, *(Act(*of) for of in acts))
     download(source=source)
-    assert holds(download.folder, files)
+    assert download.holds(files)
 
 
-@pytest.mark.parametrize(("source", "what", "more"), [
-    ("huggingface", "garble", {}), ("modelscope", "cut", {}), ("modelscope", "size", {}),
-    ("huggingface", "redirect", {"to": "file:///etc/passwd"}), ("modelscope", "redirect", {"to": "file:///etc/passwd"}),
+TO_A_FILE = Act("redirect", to="file:///etc/passwd")
+
+
+@pytest.mark.parametrize(("source", "act"), [
+    ("huggingface", Act("garble")), ("modelscope", Act("cut")), ("modelscope", Act("size")),
+    ("huggingface", TO_A_FILE), ("modelscope", TO_A_FILE),
 ])  # fmt: skip
 def test_a_fault_that_lasts(
-    what: str,
-    more: Any,
-    source: str,
-    hub: Any,
-    act: Any,
-    download: Any,
-    files: Any,
-    holds: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    act: Act, source: str, hub: Any, download: Any, files: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "ATTEMPTS", 1)
-    hub.misbehave(NAME, *[act(what, **more)] * 20)
+    hub.misbehave(NAME, *[act] * 20)
     with pytest.raises(Problems) as caught:
         download(source=source)
     (problem,) = caught.value.problems
@@ -71,22 +65,20 @@ def test_a_fault_that_lasts(
     assert not (download.folder / ".rlrun" / "manifest.json").exists()
     hub.acts.clear()
     download(source=source)
-    assert holds(download.folder, files)
+    assert download.holds(files)
     assert hub.sent["config.json"] == len(files["config.json"])
 
 
-def test_what_changed_on_the_hub_is_not_continued(
-    hub: Any, act: Any, download: Any, files: Any, noise: Any, holds: Any
-) -> None:
+def test_what_changed_on_the_hub_is_not_continued(hub: Any, download: Any, files: Any, noise: Any) -> None:
     """The beginning of the old file must not become that of the new one, though both have one name and size."""
-    hub.misbehave(NAME, act("cut", 1_000_000), *[act("500")] * 20)
+    hub.misbehave(NAME, Act("cut", 1_000_000), *[Act("500")] * 20)
     with pytest.raises(Problems):
         download(source="modelscope")
     hub.acts.clear()
     new = {**files, NAME: noise(SIZE, seed=1)}
     hub.add("o/m", new, commit="d" * 40)
     download(source="modelscope")
-    assert holds(download.folder, new)
+    assert download.holds(new)
     assert not any("are not those" in note for note in download.notes)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
+from local_hub import Act
 
 from launcher.core.problems import Problem, Problems
 from launcher.hubs import manifest
@@ -29,9 +30,9 @@ def files(noise: Callable[..., bytes], hub: Any) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("source", "kind"), [("huggingface", "model"), ("modelscope", "dataset")])
-def test_all_of_it_once(source: str, kind: str, hub: Any, download: Any, files: Any, holds: Any) -> None:
+def test_all_of_it_once(source: str, kind: str, hub: Any, download: Any, files: Any) -> None:
     download(source=source, kind=kind)
-    assert holds(download.folder, files)
+    assert download.holds(files)
     assert hub.total == sum(map(len, files.values()))
     last = download.last
     assert (last.done_files, last.done_bytes) == (last.total_files, last.total_bytes) == (4, hub.total)
@@ -44,16 +45,16 @@ def test_all_of_it_once(source: str, kind: str, hub: Any, download: Any, files: 
     assert hub.total == sum(map(len, files.values()))  # nothing was fetched again
 
 
-def test_a_new_commit_takes_the_old_ones_place(hub: Any, download: Any, files: Any, noise: Any, holds: Any) -> None:
+def test_a_new_commit_takes_the_old_ones_place(hub: Any, download: Any, files: Any, noise: Any) -> None:
     """A loader prefers one file to many shards: the old one must not stay beside the new ones."""
     download()
     new = {"config.json": b"{ }", "model-00001-of-00001.safetensors": noise(10)}
     hub.add("o/m", new, commit="d" * 40)
     download()
-    assert holds(download.folder, new)
+    assert download.holds(new)
 
 
-def test_what_no_download_brought_is_never_replaced(hub: Any, download: Any, files: Any, holds: Any) -> None:
+def test_what_no_download_brought_is_never_replaced(hub: Any, download: Any, files: Any) -> None:
     """Beside files that an earlier download did bring, and that make way for new ones."""
     download.folder.mkdir()
     (download.folder / "config.json").write_bytes(b"mine")
@@ -64,7 +65,7 @@ def test_what_no_download_brought_is_never_replaced(hub: Any, download: Any, fil
         assert (download.folder / "config.json").read_bytes() == b"mine"
     (download.folder / "config.json").unlink()
     download()
-    assert holds(download.folder, files)
+    assert download.holds(files)
     assert hub.sent[NAME] == len(files[NAME])  # what the refused calls fetched was not fetched again
     (download.folder / "mine.json").write_bytes(b"mine")
     hub.add("o/m", {"config.json": b"{ }", "mine.json": b"theirs"}, commit="d" * 40)
@@ -74,7 +75,7 @@ def test_what_no_download_brought_is_never_replaced(hub: Any, download: Any, fil
     assert (download.folder / "config.json").read_bytes() == b"{ }"
 
 
-def test_a_file_that_was_damaged_later_is_found_and_mended(hub: Any, download: Any, files: Any, holds: Any) -> None:
+def test_a_file_that_was_damaged_later_is_found_and_mended(hub: Any, download: Any, files: Any) -> None:
     download()
     path = download.folder / NAME
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -83,7 +84,7 @@ def test_a_file_that_was_damaged_later_is_found_and_mended(hub: Any, download: A
     path.unlink()
     assert manifest.complete(download.folder) is None
     download()
-    assert holds(download.folder, files)
+    assert download.holds(files)
 
 
 @pytest.mark.parametrize("where", ["deep", ".rlrun", ".rlrun/partial"])
@@ -96,7 +97,7 @@ def test_a_link_that_leads_outside_is_refused(where: str, download: Any, files: 
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_two_at_once_fetch_it_once(hub: Any, download: Any, files: Any, holds: Any) -> None:
+def test_two_at_once_fetch_it_once(hub: Any, download: Any, files: Any) -> None:
     hub.bytes_per_s = 4e6
     notes: list[str] = []
     found = list_files("model", "o/m", sources=["huggingface"])
@@ -109,18 +110,16 @@ def test_two_at_once_fetch_it_once(hub: Any, download: Any, files: Any, holds: A
         thread.start()
     for thread in threads:
         thread.join()
-    assert holds(download.folder, files)
+    assert download.holds(files)
     assert hub.total == sum(map(len, files.values()))
     assert any(f"waiting for process {os.getpid()}, which is downloading to it" in note for note in notes)
 
 
-def test_ctrl_c_keeps_what_is_complete(
-    hub: Any, download: Any, files: Any, holds: Any, act: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_keeps_what_is_complete(hub: Any, download: Any, files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One file is complete, one comes slowly and one not at all: only the first is not downloaded again."""
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 60)
     hub.bytes_per_s = 1e6
-    hub.misbehave("deep/er/part.safetensors", act("stall", 50_000))
+    hub.misbehave("deep/er/part.safetensors", Act("stall", 50_000))
 
     pressed: list[float] = []
 
@@ -136,20 +135,20 @@ def test_ctrl_c_keeps_what_is_complete(
     hub.bytes_per_s = None
     hub.resume.set()  # the thread that waits in vain holds the client's lock of its file
     download()
-    assert holds(download.folder, files)
+    assert download.holds(files)
     assert hub.sent["config.json"] == len(files["config.json"])
 
 
 @pytest.mark.parametrize(("source", "xet"), [("huggingface", False), ("huggingface", True), ("modelscope", False)])
 def test_a_token_never_travels_to_another_host(
-    source: str, xet: bool, hub: Any, download: Any, files: Any, holds: Any, monkeypatch: pytest.MonkeyPatch
+    source: str, xet: bool, hub: Any, download: Any, files: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor to Xet's storage, from which large files come where the hub offers it."""
     hub.add("o/m", files, xet=xet)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms_secret")
     download(source=source)
-    assert holds(download.folder, files) and download.last.done_bytes == download.last.total_bytes
+    assert download.holds(files) and download.last.done_bytes == download.last.total_bytes
     at_hub = [asked for asked in hub.asked if asked.port == hub.hub.server_port and NAME in asked.path]
     at_cdn = [asked for asked in hub.asked if asked.port == hub.cdn.server_port]
     assert at_hub and all("secret" in asked.headers["Authorization"] for asked in at_hub)

@@ -36,13 +36,13 @@ def wrong_files(folder: Path, files: dict[str, bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize(("source", "at"), CASES)
-def test_a_killed_download_continues(source: str, at: int, hub: Any, noise: Any, holds: Any, tmp_path: Path) -> None:
+def test_a_killed_download_continues(source: str, at: int, hub: Any, noise: Any, download: Any) -> None:
     weights = {f"model-{number}.safetensors": noise(SIZE, number) for number in range(FILES)}
     index = {"weight_map": {f"w{number}": name for number, name in enumerate(weights)}}
     files = {"config.json": b"{}", "model.safetensors.index.json": json.dumps(index).encode(), **weights}
     hub.add("o/m", files, xet=source == "xet")
     hub.bytes_per_s = 8e6  # of each file, so that there is a moment to kill at
-    process = start_download(hub, source, to := tmp_path / "to")
+    process = start_download(hub, source, to := download.folder)
     while process.poll() is None and hub.total < at:
         time.sleep(0.001)
     assert process.poll() is None, "it was not killed on its way"
@@ -54,5 +54,5 @@ def test_a_killed_download_continues(source: str, at: int, hub: Any, noise: Any,
     unverified = sum(path.stat().st_size for path in (to / ".rlrun" / "partial").rglob("*") if path.is_file())
     hub.bytes_per_s = None
     assert start_download(hub, source, to).wait() == 0
-    assert holds(to, files)
+    assert download.holds(files)
     assert hub.total - sent <= 1.01 * needed - (0.9 * unverified if source == "modelscope" else 0)

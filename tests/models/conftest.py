@@ -1,4 +1,4 @@
-"""Small models on disk, written by the libraries that everybody else uses; and one ulp."""
+"""Small models on disk, written by the libraries that everybody else uses."""
 
 from __future__ import annotations
 
@@ -53,16 +53,3 @@ def plain(tmp_path: Path) -> Make:
         return folder
 
     return make
-
-
-def place(values: Tensor) -> Tensor:
-    """The number's place among all numbers of its format, so that neighbours differ by 1."""
-    bits = values.contiguous().view(torch.int32 if values.dtype == torch.float32 else torch.int16).long()
-    most = 1 << (31 if values.dtype == torch.float32 else 15)
-    return torch.where(bits < 0, -(bits + most), bits)
-
-
-@pytest.fixture(scope="session")
-def ulps() -> Callable[[Tensor, Tensor], int]:
-    """The most that two tensors of one format are apart."""
-    return lambda one, other: int((place(one) - place(other)).abs().max())
