@@ -1,4 +1,4 @@
-"""The code of the training guide, as it stands there but for the number of steps: what each sink gets."""
+"""The code of the training guide, without its comments and with fewer steps: what each sink gets."""
 
 from __future__ import annotations
 
@@ -16,59 +16,36 @@ from tests.logger.conftest import Scripts, Shared
 
 QUICK = """
 from training_platform.core.wandb_callback import init_logging
-
-# 一行初始化
 logger = init_logging(
     job_uuid="my-job-001",
     wandb_project="llm-training",
 )
-
-# 训练时记录
 logger.log_metrics(step=100, metrics={"loss": 0.5, "reward": 0.8})
-
-# 结束
 logger.finish()
 """
-BOTH = '''
-#!/usr/bin/env python
-"""GRPO 训练脚本示例 - 带双端监控"""
-
+BOTH = """
 import os
 from training_platform.core.wandb_callback import DualLogger
 
-# ============ 配置 ============
 JOB_UUID = os.environ.get("JOB_UUID", "local-grpo-test")
 PLATFORM_URL = os.environ.get("PLATFORM_URL", "http://localhost:8000")
 WANDB_PROJECT = os.environ.get("WANDB_PROJECT", "grpo-math")
 
-# ============ 初始化日志 ============
 logger = DualLogger(
-    # 平台配置
     job_uuid=JOB_UUID,
     platform_url=PLATFORM_URL,
     platform_enabled=True,
 
-    # W&B 配置
     wandb_project=WANDB_PROJECT,
     wandb_run_name=f"qwen7b-grpo-{JOB_UUID[:8]}",
-    wandb_entity=None,  # 你的 W&B 团队名，个人用户可留空
-    wandb_config={
-        "model": "Qwen/Qwen2.5-7B-Instruct",
-        "algorithm": "GRPO",
-        "dataset": "gsm8k",
-        "learning_rate": 1e-6,
-        "batch_size": 1024,
-        "rollout_n": 5,
-        "kl_coef": 0.001,
-    },
+    wandb_entity=None,
+    wandb_config={"model": "Qwen/Qwen2.5-7B-Instruct", "learning_rate": 1e-6, "batch_size": 1024, "rollout_n": 5},
     wandb_tags=["grpo", "math", "qwen2.5"],
     wandb_enabled=True,
 )
 
-# ============ 训练循环 ============
 total_steps = 10000
 for step in range(total_steps):
-    # 模拟训练
     metrics = {
         "policy_loss": 0.5 - step * 0.00003,
         "reward_mean": 0.3 + step * 0.00005,
@@ -77,14 +54,12 @@ for step in range(total_steps):
         "entropy": 1.5 - step * 0.0001,
     }
 
-    # 记录指标 (同时发送到平台和 W&B)
     logger.log_metrics(
         step=step,
         metrics=metrics,
         epoch=step // 1000,
     )
 
-    # 每 100 步记录 GPU 使用 (仅平台)
     if step % 100 == 0:
         logger.log_gpu_usage(
             gpu_index=0,
@@ -94,9 +69,8 @@ for step in range(total_steps):
             temperature=72.0,
         )
 
-    # 每 500 步评估并保存检查点
     if step > 0 and step % 500 == 0:
-        eval_score = 0.35 + step * 0.00003  # 模拟评估分数
+        eval_score = 0.35 + step * 0.00003
         checkpoint_path = f"checkpoints/step-{step}"
 
         logger.log_checkpoint(
@@ -106,7 +80,6 @@ for step in range(total_steps):
         )
         print(f"Step {step}: GSM8K = {eval_score:.2%}")
 
-# ============ 训练结束 ============
 logger.log_summary({
     "best_gsm8k": 0.65,
     "best_step": 8500,
@@ -115,7 +88,7 @@ logger.log_summary({
 })
 logger.finish()
 print("Training completed!")
-'''
+"""
 ONE = """
 from training_platform.core.wandb_callback import DualLogger
 
