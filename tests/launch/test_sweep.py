@@ -22,10 +22,7 @@ from launcher.launch.queue import Needs, Queue, QueuedRun, needs
 WORDS = ["algorithm=sft", "model=tiny", "data=reverse"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def names(*differs: dict[str, str]) -> list[str]:
