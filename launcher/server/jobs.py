@@ -146,6 +146,7 @@ class Jobs:
             self._index(job.record)
             if old_file != self._record_path(job.record):
                 old_file.unlink(missing_ok=True)
+            self._jobs[job.uuid] = job  # a scan may have forgotten it
             job.mark = ()
             self._refresh(job)
             return job

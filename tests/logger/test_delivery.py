@@ -171,7 +171,7 @@ def test_who_looks_for_what_was_left_takes_no_session_from_a_script_that_runs(
 
 
 @pytest.mark.parametrize(
-    ("runs", "said"),
+    ("runs", "printed"),
     [
         ("raise RuntimeError('no login')", "rows did not reach W&B"),
         ("import time; time.sleep(1000)", "rows did not reach W&B"),
@@ -179,13 +179,13 @@ def test_who_looks_for_what_was_left_takes_no_session_from_a_script_that_runs(
     ],
 )
 def test_a_broken_hanging_or_missing_wandb_costs_nothing(
-    runs: str | None, said: str, scripts: Scripts, platform: Shared
+    runs: str | None, printed: str, scripts: Scripts, platform: Shared
 ) -> None:
     if runs is None:
         (scripts.folder / "modules" / "wandb.py").unlink()
     script = LOGS.replace(", wandb_enabled=False", "") + END
     ran = scripts.run(script, platform.url, "0", "5", WANDB_RUNS=runs or "", RLRUN_FINISH_S="3")
-    assert ran.returncode == 3 and said in ran.stderr and (runs or ran.stderr.count("\n") == 1)
+    assert ran.returncode == 3 and printed in ran.stderr and (runs or ran.stderr.count("\n") == 1)
     assert steps_of(platform) == [(step, step / 7) for step in range(5)]
 
 

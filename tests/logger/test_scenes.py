@@ -211,7 +211,7 @@ def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Shared) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "printed"),
     [
         (["--job", "late", "--platform-url", "http://127.0.0.1:1"], 1, ["1 steps of", "rlrun track --spool"]),
         (["--job", "../x"], 2, ["--job: got '../x'"]),
@@ -219,13 +219,13 @@ def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Shared) -> None
     ],
 )
 def test_a_log_that_does_not_arrive_or_has_no_job_is_no_success(
-    words: list[str], code: int, said: list[str], scripts: Scripts, platform: Shared
+    words: list[str], code: int, printed: list[str], scripts: Scripts, platform: Shared
 ) -> None:
     (log := scripts.folder / "a.log").write_text("step:1 - actor/pg_loss:0.5\n")
     environment = platform.environment(RLRUN_FINISH_S="0.5", JOB_UUID="")
     ran = subprocess.run([*TRACK, str(log), *words], env=environment, capture_output=True, text=True)
     assert (ran.returncode, "reported" in ran.stdout) == (code, False)
-    assert all(text in ran.stdout + ran.stderr for text in said)
+    assert all(text in ran.stdout + ran.stderr for text in printed)
 
 
 def test_a_logger_needs_a_job_that_can_be() -> None:
