@@ -72,7 +72,6 @@ class Jobs:
         self.root, self.also, self.database = root, tuple(also), database
         self.logs = CopiedLogs(root, self.also)
         self._jobs = dict[str, ServedJob]()
-        self._at = dict[str, ServedJob]()
         self.lock = threading.RLock()
         """Held while rows change."""
         self.reads_logs = threading.Lock()
@@ -121,9 +120,7 @@ class Jobs:
                 with self.database.session() as session:
                     session.execute(delete(JobRow).where(JobRow.uuid == record.uuid))
                 raise
-            job = ServedJob(record, self._folder_of(record))
-            self._register(job)
-            self._refresh(job)
+            self._refresh(job := self._register(record))
             return job, True
 
     def repeated(self, uuid: str, digest: str) -> ServedJob | None:
@@ -144,13 +141,12 @@ class Jobs:
         with self.lock:
             old_file = self._record_path(job.record)
             job.record = replace(job.record, **fields)
-            self._at.pop(str(job.folder.path), None)
             job.folder = self._folder_of(job.record)
             write_record(self._record_path(job.record), job.record)
             self._index(job.record)
             if old_file != self._record_path(job.record):
                 old_file.unlink(missing_ok=True)
-            self._register(job)
+            self._jobs[job.uuid] = job  # a scan may have forgotten it
             job.mark = ()
             self._refresh(job)
             return job
@@ -172,9 +168,9 @@ class Jobs:
         """A folder as a record's `place` names it: relative to the run root."""
         return str(folder.path.absolute().relative_to(self.root.absolute()))
 
-    def _register(self, job: ServedJob) -> None:
-        self._jobs[job.uuid] = job
-        self._at[str(job.folder.path)] = job
+    def _register(self, record: JobRecord) -> ServedJob:
+        job = self._jobs[record.uuid] = ServedJob(record, self._folder_of(record))
+        return job
 
     # ---- looking
 
@@ -201,7 +197,7 @@ class Jobs:
             with suppress(ValueError):
                 record = adapter(JobRecord).validate_python(row.record)
                 if not record.log:
-                    self._register(ServedJob(record, self._folder_of(record)))
+                    self._register(record)
 
     def stop(self) -> None:
         self._end.set()
@@ -217,33 +213,33 @@ class Jobs:
 
     def scan(self, *, logs: bool = True) -> None:
         """Register new folders, read changed ones, forget deleted ones. Logs are read without holding `lock`."""
-        paths = list(self._run_folders())
+        paths = dict.fromkeys(self._run_folders(self._known_folders()))
         if logs:
             with self.reads_logs:
-                paths += self.logs.look()
-        existing = set(paths)
+                paths |= dict.fromkeys(self.logs.look())
         with self.lock:
+            known = self._known_folders()
             for path in paths:
-                if path not in self._at and self._is_shown(record := self._record_of(Path(path))):
+                if path not in known and self._is_shown(record := self._record_of(Path(path))):
                     self._adopt(record)
             for job in list(self._jobs.values()):
-                if job.has_folder and str(job.folder.path) not in existing and not job.folder.path.is_dir():
+                if job.has_folder and str(job.folder.path) not in paths and not job.folder.path.is_dir():
                     self._forget(job)
                 else:
                     self._refresh(job)
 
-    def _run_folders(self) -> Iterator[str]:
-        """Each run folder."""
-        yield from self._run_folders_below(str(self.root))
-        for path in self.also:
-            yield from [str(path)] if _is_run(str(path)) else self._run_folders_below(str(path))
+    def _known_folders(self) -> set[str]:
+        return {str(job.folder.path) for job in list(self._jobs.values())}
 
-    def _run_folders_below(self, root: str) -> Iterator[str]:
-        """Each `root/PROJECT/EXPERIMENT` that holds a run; known ones are not checked again."""
-        for project in _folders_in(root):
-            for path in _folders_in(project):
-                if path in self._at or _is_run(path):
-                    yield path
+    def _run_folders(self, known: set[str]) -> Iterator[str]:
+        """Those of `also` that are runs, and each PROJECT/EXPERIMENT below the others and the run root that holds one;
+        `known` ones are not checked again."""
+        for root in (self.root, *self.also):
+            if root != self.root and _is_run(str(root)):
+                yield str(root)
+                continue
+            for project in _folders_in(str(root)):
+                yield from (path for path in _folders_in(project) if path in known or _is_run(path))
 
     def _record_of(self, path: Path) -> JobRecord:
         """The record in the folder's file, or a new one where that file was copied with the folder of another job."""
@@ -262,7 +258,7 @@ class Jobs:
     def _adopt(self, record: JobRecord) -> None:
         """Register a job that was found on disk, without writing to its folder."""
         self._index(record)
-        self._register(ServedJob(record, self._folder_of(record)))
+        self._register(record)
 
     def _is_shown(self, record: JobRecord) -> bool:
         """False for the folder of a log that is no longer shown: what was read of a log stays on disk."""
@@ -273,7 +269,6 @@ class Jobs:
         with self.database.session() as session:
             session.execute(delete(JobRow).where(JobRow.uuid == job.uuid))
         del self._jobs[job.uuid]
-        self._at.pop(str(job.folder.path), None)
 
     def _refresh(self, job: ServedJob) -> None:
         """Update a job from its folder, if that has changed or the run is live."""

@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
@@ -123,12 +125,12 @@ class Guard:
 
     def _check(self, connection: Connection) -> None:
         """Raises `Refusal`."""
-        kind, headers = connection["type"], connection["headers"]
-        self._check_host(_values(headers, b"host"))
+        kind, headers = connection["type"], Headers(scope=connection)
+        self._check_host(headers.getlist("host"))
         self._check_origin(headers)
         self._check_query(connection["query_string"])
         if connection["path"].startswith(GUARDED) or kind == "websocket" or _changes(connection):
-            self._check_token(connection)
+            self._check_token(connection, headers)
         if _changes(connection):
             self._check_body(headers)
         limit = self._limits.requests if kind == "http" else self._limits.sockets
@@ -141,13 +143,13 @@ class Guard:
         if name not in self._names and not _is_address(name):
             raise Refusal(421, "Host", "is no name of this server", f"use {' or '.join(sorted(self._names))}")
 
-    def _check_origin(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def _check_origin(self, headers: Headers) -> None:
         """Against cross-site requests: browsers send the origin of a script."""
-        [host], fix = _values(headers, b"host"), "open the server's own page"
-        if any(origin.partition("://")[2].lower() != host.lower() for origin in _values(headers, b"origin")):
+        host, fix = headers["host"].lower(), "open the server's own page"
+        if any(origin.partition("://")[2].lower() != host for origin in headers.getlist("origin")):
             raise Refusal(403, "Origin", "is another place", fix)
-        is_cross_site = "cross-site" in _values(headers, b"sec-fetch-site")
-        if is_cross_site and "navigate" not in _values(headers, b"sec-fetch-mode"):
+        is_cross_site = "cross-site" in headers.getlist("sec-fetch-site")
+        if is_cross_site and "navigate" not in headers.getlist("sec-fetch-mode"):
             raise Refusal(403, "Sec-Fetch-Site", "is another place", fix)
 
     def _check_query(self, query: bytes) -> None:
@@ -158,8 +160,8 @@ class Guard:
         if any(is_secret_name(name, key=True) for name in names):
             raise Refusal(400, "query", "holds a secret", "send the token in the header Authorization: Bearer TOKEN")
 
-    def _check_token(self, connection: Connection) -> None:
-        token = _token_of(connection)
+    def _check_token(self, connection: Connection, headers: Headers) -> None:
+        token = _token_of(headers.getlist("authorization"), connection.get("subprotocols", ()))
         holder = self._tokens.holder(token) if token or self._tokens.are_wanted else Holder("admin")
         if holder is None:
             fix = "send Authorization: Bearer TOKEN; the server printed one when it started"
@@ -170,12 +172,12 @@ class Guard:
             raise Refusal(403, "Authorization", f"the token may {holder.scope}", f"use one with the scope {scope}")
         connection["who"] = holder.who
 
-    def _check_body(self, headers: list[tuple[bytes, bytes]]) -> None:
-        length = [*_values(headers, b"content-length"), "0"][0]
+    def _check_body(self, headers: Headers) -> None:
+        length = headers.get("content-length", "0")
         if length.isdigit() and int(length[:18]) > self._limits.body_bytes:
             raise Refusal(413, "body", f"has more than {self._limits.body_bytes:,} bytes", "send it in parts")
-        has_body = length != "0" or bool(_values(headers, b"transfer-encoding"))
-        kinds = [kind.partition(";")[0].strip().lower() for kind in _values(headers, b"content-type")]
+        has_body = length != "0" or bool(headers.get("transfer-encoding"))
+        kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
         if has_body and kinds != ["application/json"]:  # forms of other sites send other types without a preflight
             raise Refusal(415, "Content-Type", f"is {kinds[0] if kinds else 'missing'}", "send application/json")
 
@@ -183,10 +185,6 @@ class Guard:
 def _changes(connection: Connection) -> bool:
     """Whether it is a request with a body, to do more than read."""
     return connection["type"] == "http" and connection["method"] not in READS
-
-
-def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in headers if key.lower() == name]
 
 
 def _name_of(host: str) -> str:
@@ -210,13 +208,10 @@ def names_of(host: str) -> frozenset[str]:
     return frozenset(own_names if _is_address(host) else {*own_names, host.lower()})
 
 
-def _token_of(connection: Connection) -> str:
-    for value in _values(connection["headers"], b"authorization"):
-        kind, _, token = value.partition(" ")
-        if kind.lower() == "bearer":
-            return token.strip()
-    subprotocols = connection.get("subprotocols", ())
-    return next((name.removeprefix(SUBPROTOCOL) for name in subprotocols if name.startswith(SUBPROTOCOL)), "")
+def _token_of(authorizations: Iterable[str], subprotocols: Iterable[str]) -> str:
+    bearers = [value.partition(" ")[2].strip() for value in authorizations if value.lower().startswith("bearer ")]
+    bearers += [name.removeprefix(SUBPROTOCOL) for name in subprotocols if name.startswith(SUBPROTOCOL)]
+    return bearers[0] if bearers else ""
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:

@@ -15,6 +15,7 @@ import pytest
 from launcher.clusters.local import STACK_FILE, LocalJob
 from launcher.spec.cluster import Stack
 from launcher.spec.engine import Plan, Process
+from tests.conftest import wait_until
 
 HEAD = "import faulthandler, os, signal, sys, time\n"
 ANSWERS = HEAD + f"faulthandler.register(signal.SIGUSR1, file=int(os.environ[{STACK_FILE!r}]), all_threads=True)\n"
@@ -33,10 +34,8 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., LocalJob]]:
     def begin(*programs: str) -> LocalJob:
         plan = Plan(tuple(Process(rank, (sys.executable, "-c", text)) for rank, text in enumerate(programs)))
         jobs.append(LocalJob(plan, tmp_path, lock, os.environ))
-        give_up = time.monotonic() + 30
-        while not all("ready" in (tmp_path / f"rank-{rank}.log").read_text() for rank in range(len(programs))):
-            assert time.monotonic() < give_up
-            time.sleep(0.01)
+        logs = [tmp_path / f"rank-{rank}.log" for rank in range(len(programs))]
+        wait_until(lambda: all("ready" in log.read_text() for log in logs))
         return jobs[-1]
 
     yield begin
@@ -47,10 +46,9 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., LocalJob]]:
 
 
 def wait(job: LocalJob) -> int:
-    give_up = time.monotonic() + 30
-    while (code := job.exit_code()) is None:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    wait_until(lambda: job.exit_code() is not None)
+    code = job.exit_code()
+    assert code is not None
     return code
 
 
@@ -81,19 +79,17 @@ def test_it_answers_out_of_code_that_never_comes_back(begun: Callable[..., Local
     assert "in <module>" in stack.text
 
 
-def test_a_process_that_was_stopped_or_has_ended_is_known_by_its_state(
-    begun: Callable[..., LocalJob], until: Callable[..., None]
-) -> None:
+def test_a_process_that_was_stopped_or_has_ended_is_known_by_its_state(begun: Callable[..., LocalJob]) -> None:
     job = begun(SLEEPS, SLEEPS)
     pid = job.stacks(LIMIT_S)[1].pid
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     ((first, second), took) = stacks(job)
     assert "in here" in first.text and (second.state, second.text) == ("T", "") and took < LIMIT_S
     os.kill(pid, signal.SIGCONT)
     assert all("in here" in stack.text for stack in job.stacks(LIMIT_S)), "it was not asked meanwhile"
     os.kill(pid, signal.SIGKILL)
-    until(lambda: job.stacks(LIMIT_S)[1].state == "X")
+    wait_until(lambda: job.stacks(LIMIT_S)[1].state == "X")
     assert (job.stacks(LIMIT_S)[1].rank, job.stacks(LIMIT_S)[1].text) == (1, "")
 
 
@@ -121,8 +117,6 @@ FOLLOWS = HEAD + READY + "time.sleep(0.1)\nsys.exit(1)\n"  # a neighbour may be 
     ],
     ids=["the second", "a kill after what follows", "a kill", "the sooner", "none"],
 )
-def test_who_failed_first(
-    begun: Callable[..., LocalJob], programs: tuple[str, ...], rank: int | None, code: int
-) -> None:
+def test_who_failed_first(begun: Callable[..., LocalJob], programs: list[str], rank: int | None, code: int) -> None:
     job = begun(*programs)
     assert (wait(job), job.failed_rank()) == (code, rank)

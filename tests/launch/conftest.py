@@ -172,6 +172,30 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     assert SCRIPT == [], "every attempt was made"
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """Of a new run."""
+    path = tmp_path / "runs" / "p" / "a"
+    path.mkdir(parents=True)
+    return Folder(path)
+
+
+@pytest.fixture
+def rlrun(tmp_path: Path, commands: Any) -> Iterator[Any]:
+    """`rlrun` in a folder of its own, whose runs end with the test."""
+    made = commands(tmp_path)
+    yield made
+    for lock in tmp_path.glob("runs/*/*/.lock"):
+        made.here("stop", "--now", str(lock.parent))
+
+
 @pytest.fixture(scope="session")
 def home(trained: tuple[Any, Path], commands: Any) -> Any:
     """`rlrun` in a folder that the runs of all tests share."""

@@ -38,13 +38,6 @@ def mine(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    path = tmp_path / "runs" / "p" / "a"
-    path.mkdir(parents=True)
-    return Folder(path)
-
-
 def kept(reward: Reward, folder: Folder) -> Reward:
     """As the run's processes read it."""
     found, notes = code_copy.keep(reward, folder)

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,6 @@ from launcher.spec.stored import to_yaml
 from tests.launch.conftest import check_printed, state_of, steps_told
 
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
-
-
-@pytest.fixture
-def rlrun(tmp_path: Path, commands: Any) -> Iterator[Any]:
-    made = commands(tmp_path)
-    yield made
-    for lock in tmp_path.glob("runs/*/*/.lock"):
-        made.here("stop", "--now", str(lock.parent))
 
 
 @pytest.mark.slow

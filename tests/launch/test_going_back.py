@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -54,13 +53,6 @@ def saved(number: int) -> Saved:
 
 def text_of(events: Iterable[Event | str]) -> str:
     return "".join((event if isinstance(event, str) else to_line(event)) + "\n" for event in events)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    path = tmp_path / "runs" / "p" / "a"
-    path.mkdir(parents=True)
-    return Folder(path)
 
 
 NEWER = '{"kind":"Newer","at":1.0,"x":[1]}'  # of a later version

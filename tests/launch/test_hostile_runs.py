@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,20 +22,15 @@ from launcher.preflight import plan
 from launcher.preflight.checks import history
 from launcher.runs.folder import Folder, take, unheard_events
 from launcher.spec.stored import to_yaml
+from tests.conftest import Within
 
+pytestmark = pytest.mark.usefixtures("here")
 BASE = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
 LEVELS = "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
 BOMB = f"a0: &a0 [{','.join('x' * 9)}]\n{LEVELS}"
 DEEP = "[" * 5000
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-Within = Callable[[float], AbstractContextManager[None]]
 Refused = Callable[[Callable[[], object]], list[str]]
 
 

@@ -29,30 +29,24 @@ def done(trained: tuple[Any, Path], request: pytest.FixtureRequest) -> Folder:
     return Folder(Path(shutil.copytree(trained[1], trained[1].with_name(name))))
 
 
-def files(folder: Folder) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
-
-
-def test_a_run_that_is_done_is_answered_without_a_worker(done: Folder, capsys: pytest.CaptureFixture[str]) -> None:
-    before, found = files(done), start.to_resume(done, [])
+def test_a_run_that_is_done_is_answered_without_a_worker_and_goes_on_for_more_steps(
+    done: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, found = [path for path in done.path.rglob("*") if path.is_file()], start.to_resume(done, [])
+    before = [path.read_bytes() for path in files]
     with closing(LinePrinter()) as printer:
         assert found.is_done and start.resume(done, [], [printer]).exit_code == 0
     line = f"{done.name} already finished after step 6; trainer.total_training_steps=12 would go on"
     assert line in capsys.readouterr().out
-    assert files(done) == before
-
-
-def test_more_steps_go_on_from_the_newest_checkpoint(done: Folder) -> None:
+    assert [path.read_bytes() for path in done.path.rglob("*") if path.is_file()] == before
     found = start.to_resume(done, ["trainer.total_training_steps=8"])
     assert found.checkpoint == done.checkpoints / "step_000006" and (found.steps, found.notes) == (8, [])
     assert found.asked.trainer.total_training_steps == 8 and not found.is_done
     assert start.to_resume(done, ["trainer.total_training_steps=6"]).is_done
     with pytest.raises(Problems) as refused:
         start.to_resume(done, ["trainer.total_training_steps=3"])
-    assert refused.value.lines == [
-        "trainer.total_training_steps: got 3, and the run is at step 6; "
-        "use more than 6, or --from an earlier checkpoint"
-    ]
+    fix = "use more than 6, or --from an earlier checkpoint"
+    assert refused.value.lines == [f"trainer.total_training_steps: got 3, and the run is at step 6; {fix}"]
 
 
 def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:

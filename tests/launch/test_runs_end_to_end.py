@@ -88,14 +88,14 @@ def test_its_events_and_its_console_tell_the_whole_story(trained: tuple[Any, Pat
     check_printed(ran.stdout.splitlines(), run)
     assert ran.stderr.endswith("next: rlrun chat runs/rlrun/done; rlrun report runs/rlrun/done\n")
     interval = r"[\d.]+ \[[\d.]+–[\d.]+\]"
-    said = (
+    patterns = (
         rf"held out: reverse {interval} at step 6; {interval} at step 0; .*best.*",
         r"learnt from: [\d,]+ tokens with a loss, 100% of the answers with a loss on their end",
         r"weights moved: embedding [\d.]+%, attention [\d.]+%, mlp .*, head .*%",
         r"not learned: .* 6 updates are too few.*; use trainer\.total_training_steps=100",
         "finished",
     )
-    for line, pattern in zip(console(run)[-5:], said, strict=True):
+    for line, pattern in zip(console(run)[-5:], patterns, strict=True):
         assert re.fullmatch(pattern, line)
 
 

@@ -28,11 +28,6 @@ LONG = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.save_fr
 SWEEP = "sft-llama-16x1-sweep1"
 
 
-@pytest.fixture
-def rlrun(tmp_path: Path, commands: Any) -> Any:
-    return commands(tmp_path)
-
-
 def views(rlrun: Any, name: str = SWEEP) -> list[points.View]:
     return points.views(points.read(rlrun.run(name)))
 

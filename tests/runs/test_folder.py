@@ -115,17 +115,12 @@ def test_a_child_keeps_the_run_locked_until_it_ends(folder: Folder, hold: Hold) 
     killer.wait()
 
 
-@pytest.mark.parametrize(
-    "left",
-    ['{"pid": 1, "host": "elsewhere"}', '{"pid": 99999999, "host": "x"}' * 9, "\xff\0"],
-    ids=["another host", "longer", "no text"],
-)
-def test_what_a_killed_writer_left_in_the_file_is_no_obstacle(folder: Folder, left: str) -> None:
-    (folder.path / ".lock").write_text(left, encoding="latin-1")
-    assert holder(folder) is None
-    with Lock(folder, wait_s=0):
-        assert holder(folder) == {"pid": os.getpid(), "host": HOST}
-        assert stat.S_IMODE((folder.path / ".lock").stat().st_mode) in (0o600, 0o644)
+def test_what_a_killed_writer_left_in_the_file_is_no_obstacle(folder: Folder) -> None:
+    for left in ('{"pid": 1, "host": "elsewhere"}', '{"pid": 99999999, "host": "x"}' * 9, "\xff\0"):
+        (folder.path / ".lock").write_text(left, encoding="latin-1")
+        assert holder(folder) is None
+        with Lock(folder, wait_s=0):
+            assert holder(folder) == {"pid": os.getpid(), "host": HOST}
 
 
 # ---- names
@@ -139,6 +134,7 @@ def test_a_new_run_takes_a_free_name_and_its_folder_for_its_owner_only(tmp_path:
             (tmp_path / "p" / name).mkdir(parents=True)
         assert free_name(tmp_path, "p", label) == free
     folder, lock = take(tmp_path, "p", "a")
+    assert stat.S_IMODE((folder.path / ".lock").stat().st_mode) == 0o600
     with lock:
         assert folder.path == tmp_path / "p" / "a" and folder.name == "p/a"
         assert holder(folder) == {"pid": os.getpid(), "host": HOST}
@@ -179,26 +175,18 @@ def test_attempts_are_counted_by_their_numbers(folder: Folder) -> None:
 
 
 def test_the_ends_of_attempts_are_those_that_events_tell(folder: Folder) -> None:
-    again = Restarted(at=50.0, step=2, attempt=2, cause="killed", why="rank 1: killed by SIGKILL")
-    logged = [(1, STARTED), (1, step(3)), (2, again), (2, step(4)), (3, Resumed(step=4, attempt=3)), (3, ENDED)]
+    killed = "rank 1: killed by SIGKILL"
+    again = Restarted(at=50.0, step=2, attempt=2, cause="killed", why=killed)
+    logged = [(1, STARTED), (1, step(3)), (2, again), (2, step(4)), (3, Resumed(step=4, attempt=3)), (3, ENDED),
+              (4, Ended(at=91.0, how="failed", why="w"))]  # fmt: skip
     folder.events.write_text("".join(to_line(event, seq=n, attempt=of) + "\n" for n, (of, event) in enumerate(logged)))
-    for _ in range(4):
-        folder.new_attempt()
-    assert read_attempts(folder) == [
-        Attempt("attempt_1", 3, 50.0, "killed", "rank 1: killed by SIGKILL"),
-        Attempt("attempt_2", 4),  # the launcher was killed with it
-        Attempt("attempt_3", 0, 90.0, "stopped", "w"),
-        Attempt("attempt_4"),
-    ]
-
-
-def test_the_cause_of_an_earlier_versions_end_is_read(folder: Folder) -> None:
-    ended = Ended(at=90.0, how="failed", why="w")
-    folder.events.write_text(to_line(ended, seq=0, attempt=1) + "\n")
-    logs = folder.new_attempt()
-    for text, cause in [('{"cause": "out-of-memory"}', "out-of-memory"), ("[]", "failed"), ("{", "failed")]:
-        (logs / "ended.json").write_text(text)
-        assert read_attempts(folder) == [Attempt("attempt_1", 0, 90.0, cause, "w")]
+    logs = [folder.new_attempt() for _ in range(5)]
+    first, second = Attempt("attempt_1", 3, 50.0, "killed", killed), Attempt("attempt_2", 4)  # the launcher, too
+    third, last = Attempt("attempt_3", 0, 90.0, "stopped", "w"), Attempt("attempt_5")
+    for cause_file, cause in ((None, "failed"), ('{"cause": "memory"}', "memory"), ("[]", "failed"), ("{", "failed")):
+        if cause_file:  # an earlier version wrote it only there
+            (logs[3] / "ended.json").write_text(cause_file)
+        assert read_attempts(folder) == [first, second, third, Attempt("attempt_4", 0, 91.0, cause, "w"), last]
 
 
 # ---- finding and seeing runs

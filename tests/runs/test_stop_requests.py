@@ -40,17 +40,17 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
         yield Folder(path)
 
 
-Asked = tuple[StopRequest, ScriptedCluster]
+Stopping = tuple[StopRequest, ScriptedCluster]
 
 
 @pytest.fixture
-def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Stopping:
     monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
     job = ScriptedCluster()
     return StopRequest(job, folder), job
 
 
-def test_the_first_signal_stops_and_the_next_one_kills(asked: Asked) -> None:
+def test_the_first_signal_stops_and_the_next_one_kills(asked: Stopping) -> None:
     request, job = asked
     before = signal.getsignal(signal.SIGTERM)
     with handle_signals(request):
@@ -62,7 +62,7 @@ def test_the_first_signal_stops_and_the_next_one_kills(asked: Asked) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_outside_the_main_thread_only_the_file_stops(folder: Folder, asked: Asked) -> None:
+def test_outside_the_main_thread_only_the_file_stops(folder: Folder, asked: Stopping) -> None:
     request, job = asked
     before = signal.getsignal(signal.SIGTERM)
 
@@ -78,7 +78,7 @@ def test_outside_the_main_thread_only_the_file_stops(folder: Folder, asked: Aske
 
 
 def test_who_asks_twice_to_save_ends_nothing_and_who_does_not_want_to_wait_asks_for_now(
-    folder: Folder, asked: Asked
+    folder: Folder, asked: Stopping
 ) -> None:
     """As `rlrun stop` where saving takes long, and as two people at the page."""
     request, job = asked
@@ -116,7 +116,7 @@ def test_a_request_older_than_the_run_is_ignored(tmp_path: Path, monkeypatch: py
         assert job.told == [signal.SIGTERM, "kill"]
 
 
-def test_invalid_requests_are_ignored(folder: Folder, asked: Asked, tmp_path: Path) -> None:
+def test_invalid_requests_are_ignored(folder: Folder, asked: Stopping, tmp_path: Path) -> None:
     request, job = asked
     file = folder.path / ".stop"
     for text in (b"", b"\xff\xfe", b"save\n" * 10**6, b"NOW"):
@@ -131,7 +131,7 @@ def test_invalid_requests_are_ignored(folder: Folder, asked: Asked, tmp_path: Pa
     assert job.told == [] and (tmp_path / "elsewhere").exists()
 
 
-def test_a_run_of_another_host_is_asked_by_its_folder(folder: Folder, asked: Asked) -> None:
+def test_a_run_of_another_host_is_asked_by_its_folder(folder: Folder, asked: Stopping) -> None:
     request, job = asked
     (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
     with ThreadPoolExecutor(1) as threads:
