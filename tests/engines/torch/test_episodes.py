@@ -172,7 +172,7 @@ def test_a_turn_of_a_decoder_goes_on_with_the_random_numbers_of_the_first(chat: 
     ("algorithm", "rows"),
     [(kind(loss_agg_mode="token-mean"), rows) for kind, rows in ((GRPO, 1), (TurnGRPO, 8), (GiGPO, 8))],
 )
-def test_the_gradient_is_that_of_a_plain_reference_and_tools_get_none(
+def test_the_gradient_of_an_episode_is_that_of_its_turns_as_copies_and_tools_get_none(
     chat: tuple[CausalLM, Bridge], algorithm: GRPO, rows: int
 ) -> None:
     model, _ = chat
@@ -188,11 +188,15 @@ def test_the_gradient_is_that_of_a_plain_reference_and_tools_get_none(
     assert not batch.advantage[batch.turn < 0].any(), "tokens of the prompt and of tools have no advantage at all"
     assert batch.advantage[batch.turn >= 0].any()
     pull = -batch.advantage * batch.mask / batch.mask.sum()
-    for number, episode in enumerate(episodes):  # by plain transformers, one at a time
-        ids = torch.tensor([episode.tokens])
-        logits = model.base(input_ids=ids).logits[0, :-1, : model.vocabulary]
-        logp = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-        (logp * pull[number, 1 : len(episode.tokens)]).sum().backward()
+    for number, episode in enumerate(episodes):  # by plain transformers, each turn as a copy behind what it follows
+        end = len(episode.prompt)
+        for turn in episode.turns:
+            start, end = end, end + len(turn.tokens)
+            if turn.writer == "policy":
+                ids = torch.tensor([episode.tokens[:end]])
+                logits = model.base(input_ids=ids).logits[0, start - 1 : -1, : model.vocabulary]
+                logp = logits.log_softmax(-1).gather(1, ids[0, start:, None])[:, 0]
+                (logp * pull[number, start:end]).sum().backward()
     expected = {weight: weight.grad.clone() for weight in model.base.parameters() if weight.grad is not None}
     scale = max(each.abs().max().item() for each in expected.values())
     model.base.zero_grad()
