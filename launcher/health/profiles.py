@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from yaml import YAMLError
 
 from launcher.core.bounded_parse import parse_yaml, read_start
 from launcher.core.files import conf_dir
-from launcher.core.problems import Problem, Problems
+from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import from_node
-from launcher.spec.health import HealthRules
+from launcher.spec.health import HealthRule, HealthRules
 
 MEASURED = "measured"
 FOLDER = Path("health", "rules")
@@ -71,9 +72,15 @@ def rules_of(node: Mapping[str, Any], where: str) -> HealthRules:
     try:
         return from_node(HealthRules, node)
     except ValidationError as error:
-        raise Problems(
-            Problem(".".join(map(str, (where, *item["loc"]))), item["msg"].lower(), "see docs/health.md", "bad-file")
-            for item in error.errors()
-        ) from error
+        raise Problems(_problem_of(item, where) for item in error.errors()) from error
     except ValueError as error:
         raise Problems(Problem(where, str(error), "see docs/health.md", "bad-file")) from error
+
+
+def _problem_of(item: ErrorDetails, where: str) -> Problem:
+    """A problem that pydantic has with a file of rules."""
+    place = ".".join(map(str, (where, *item["loc"])))
+    if item["type"] == "unexpected_keyword_argument" and "rules" in item["loc"]:
+        fix = suggest(str(item["loc"][-1]), [*HealthRule.__pydantic_fields__], listed="a rule has")
+        return Problem(place, "is no key of a rule", fix, "bad-file")
+    return Problem(place, item["msg"].lower(), "see docs/health.md", "bad-file")

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from launcher.core.events import Alert, Event, Loaded, Step, Usage, WeightsMoved
 from launcher.core.files import conf_dir
-from launcher.core.problems import Problem, Problems
+from launcher.core.problems import Problem, Problems, nearest
 from launcher.core.state import RunState
 from launcher.core.verdict import RunVerdict
 from launcher.health.advice import smallest_rate, usable, with_one_rate
@@ -144,7 +144,11 @@ def read_run_rules(run: RunSpec) -> tuple[HealthRules, HealthRules]:
     profile = dict(read_profile_file(settings.profile, code_dir)) if settings.profile else {}
     metrics = {name: list(names) for name, names in settings.metrics.items()}
     profile["metrics"] = {**profile.get("metrics", {}), **metrics}
+    known = [*run_rules["rules"], *profile.get("rules", {})]
     for name, changes in settings.rules.items():
+        if name not in known and "when" not in changes and (near := nearest(name, known)):
+            got = "is no rule of the run's profile, and has no condition of its own"
+            raise Problems(Problem(f"health.rules.{name}", got, f"did you mean {near}?", "unknown-setting"))
         node = run_rules if name in run_rules["rules"] else profile
         node["rules"] = {**node.get("rules", {}), name: {**node.get("rules", {}).get(name, {}), **changes}}
     run_rules["metrics"] = {**run_rules["metrics"], **profile["metrics"]}

@@ -6,6 +6,8 @@ import re
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal, Self
 
+from pydantic import Field
+
 from launcher.core.settings import AtLeastOne, Count, Names, ReadOnlyWith, settings
 from launcher.spec.part import Part
 
@@ -68,7 +70,7 @@ class Model(Part, ABC):
     """Train low-rank adapters (LoRA) of this rank and freeze the weights; 0 trains the weights."""
     lora_alpha: Annotated[AtLeastOne, ADAPTED] = 16
     """The adapters' output is scaled by lora_alpha / lora_rank."""
-    target_modules: Annotated[Names, ADAPTED] = ("all-linear",)
+    target_modules: Annotated[Names, ADAPTED, Field(min_length=1)] = ("all-linear",)
     """Modules that get adapters, by the end of their names; `all-linear` selects every linear layer but the output
     layer. One regular expression selects the modules whose whole names it matches, as in PEFT."""
     dropout: bool | None = None

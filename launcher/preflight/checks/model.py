@@ -17,7 +17,10 @@ from launcher.rewards.model import RewardModel
 from launcher.spec.model import Model
 from launcher.spec.run import RunSpec
 
-_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_MATRICES = (
+    *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
 """Weight matrices of a layer, which are the same in all families that an architecture can name."""
 
 
@@ -33,12 +36,14 @@ def check(context: Context) -> Iterator[CheckResult]:
 
 def _policy(context: Context) -> Iterator[CheckResult]:
     model, shape = context.run.model, context.run.model.shape
+    layers: tuple[str, ...] | None = None  # full names of those whose weights are matrices, where they are known
+    if shape:
+        layers = tuple(f"model.layers.{layer}.{name}" for layer in range(shape.num_hidden_layers) for name in _MATRICES)
     name = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
     if isinstance(model, Pretrained) and model.on_hub:
         yield from _not_downloaded(model, name, context.missing_level)
-        yield from _check_tied(model, None) or _check_targets(context.run, _MATRICES if shape else None)
+        yield from _check_tied(model, None) or _check_targets(context.run, layers)
         return
-    layers: tuple[str, ...] | None = _MATRICES if shape else None  # full names of those whose weights are matrices
     folder = None
     if isinstance(model, Pretrained):
         try:
@@ -111,7 +116,7 @@ def _check_targets(run: RunSpec, layers: tuple[str, ...] | None) -> Iterator[Che
     fix = f"use all-linear, or some of {', '.join(names)}"
     if isinstance(pattern := model.peft_targets, str):
         try:
-            matches = layers == _MATRICES or any(re.fullmatch(pattern, name) for name in layers)
+            matches = any(re.fullmatch(pattern, name) for name in layers)
         except re.error as error:
             yield CheckResult("FAIL", where, f"{pattern} is no regular expression: {error}", fix)
             return
