@@ -129,9 +129,10 @@ HALF = ("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8", "d
 )
 def test_what_is_cheaper_and_valid_is_advised(words: tuple[str, ...], needed: list[str], not_advised: str) -> None:
     run = run_of(*words)
-    offer = memory.cheapest(run, peak(run) if words == HALF else memory.limit(run.hardware) or 0)
+    limit = peak(run) if words == HALF else memory.limit(run.hardware) or 0
+    offer, (result,) = memory.cheapest(run, limit), memory.check_memory(run, limit)
     assert offer and all(any(word.startswith(each) for word in offer.words) for each in needed), offer
-    assert not re.search(not_advised, " ".join(offer.words))
+    assert all(word in result.fix for word in offer.words) and not re.search(not_advised, " ".join(offer.words))
     assert memory.cheapest(run, 2**20) is None
     (result,) = memory.check_memory(run, 2**20)
     assert result.fix.startswith("use more GPUs with engine.strategy=fsdp2")
