@@ -193,7 +193,7 @@ def test_a_row_of_style_model_is_not_for_a_rule(reward: Reward, answer: Answer, 
 
 
 @pytest.mark.parametrize(
-    ("answer", "routes", "score", "gold", "reason"),
+    ("answer", "routes", "score", "right", "reason"),
     [
         (Answer("#### 2", "2", "openai/gsm8k"), {}, 1.0, "#### 2", ""),
         (Answer("2", "2", "openai/gsm8k"), {}, 0.0, "#### 2", ""),
@@ -205,13 +205,13 @@ def test_a_row_of_style_model_is_not_for_a_rule(reward: Reward, answer: Answer, 
     ],
 )  # fmt: skip
 def test_each_row_is_scored_as_its_source_asks(
-    answer: Answer, routes: dict[str, str], score: float | None, gold: str | None, reason: str
+    answer: Answer, routes: dict[str, str], score: float | None, right: str | None, reason: str
 ) -> None:
     reward, other = auto(routes=routes), Answer("x", "x", "reverse")
     found = score_safely(reward, [answer, other])
     assert (found.total[1], list(found.faults)) == (1.0, [reason, ""]) and reward.unscorable_reason(answer) == reason
     assert math.isnan(found.total[0]) if score is None else found.total[0] == score
-    assert reward.reference_response(answer) == gold
+    assert reward.reference_response(answer) == right
     known = [column[0] for column in found.parts.values() if not math.isnan(column[0])]
     assert known == ([] if score is None else [score]), "of the part that has scored it alone"
 
