@@ -46,10 +46,6 @@ class CodeEnvironment(SeveralTurns):
     sandbox: Code = Code()
     """Limits of a program: `timeout_s`, `memory_mb`, and `sandbox`, as of reward=code."""
 
-    @property
-    def scores(self) -> bool:
-        return False
-
     def problems(self) -> list[Problem]:
         return [problem.within("environment.sandbox") for problem in self.sandbox.problems()]
 

@@ -127,6 +127,10 @@ class EmailSearch(SeveralTurns):
     repeated: float = -0.1
     """Reward of a turn that makes a search again."""
 
+    @property
+    def scores(self) -> bool:
+        return True
+
     def problems(self) -> list[Problem]:
         try:
             if self.mailbox and not is_id(self.mailbox) and not self.mailbox.startswith(f"{GENERATED}:"):

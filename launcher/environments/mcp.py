@@ -95,10 +95,6 @@ class McpEnvironment(ForeignTools):
     names: tuple[str, ...] = field(default=())
     """The tools that the model may use; by default all."""
 
-    @property
-    def scores(self) -> bool:
-        return False
-
     def problems(self) -> list[Problem]:
         if not find_spec("mcp"):
             return [

@@ -16,10 +16,6 @@ from launcher.spec.environment import Environment, Sessions
 
 @settings
 class SeveralTurns(Environment):
-    @property
-    def scores(self) -> bool:
-        return True
-
     def prompt(self, row: Row) -> Row:
         """The row with the system prompt and the tools, unless it has its own."""
         turns = (Message("user", row.prompt),) if isinstance(row.prompt, str) else row.prompt

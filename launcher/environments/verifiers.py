@@ -89,6 +89,10 @@ class VerifiersEnvironment(SeveralTurns):
     n_tasks: AtLeastOne = 1024
     """Tasks that are rows, at most: some environments never end."""
 
+    @property
+    def scores(self) -> bool:
+        return True
+
     def sessions(self) -> Sessions:
         return Processes(self, program(self.python, "worker.main"))
 

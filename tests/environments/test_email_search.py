@@ -37,55 +37,49 @@ def play(tmp_path: Path, *calls: Call, row: Row = ROW, **settings: Any) -> tuple
     return [seen for _, seen in history.turns], final
 
 
-def test_a_right_answer(tmp_path: Path) -> None:
-    """S3-03: found, read, answered."""
-    turns, final = play(tmp_path, SEARCH, READ, ANSWER)
-    assert [turn.ended for turn in turns] == [None, None, "finished"]
-    assert [turn.reward for turn in turns] == [0.25, 0.25, 0.0], (
-        "the episode's reward is the last turn's, and is not added"
-    )
-    assert turns[0].messages[0].content == "m1 anna: lunch" and "on monday" in turns[1].messages[0].content
-    assert final.reward == 1.0
-    assert final.facts == {
-        "answer_correct": 1, "attempted_answer": 1, "returned_i_dont_know": 0, RUBRIC: 1, "ever_read_right_email": 1,
-        "num_searches": 1, "num_repeated_searches": 0, "num_turns": 3, "sources_correct": 1, "num_sources": 1,
-    }  # fmt: skip
+def answered(text: str) -> Call:
+    return "return_final_answer", {"answer": text, "sources": []}
+
+
+WRONG_ID: Call = ("read_email", {"message_id": "m9"})
+RIGHT = {
+    "answer_correct": 1, "attempted_answer": 1, "returned_i_dont_know": 0, RUBRIC: 1, "ever_read_right_email": 1,
+    "num_searches": 1, "num_repeated_searches": 0, "num_turns": 3, "sources_correct": 1, "num_sources": 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("calls", "reward", "facts"),
+    ("calls", "turn_rewards", "ended", "reward", "facts"),
     [
-        ([], 0.0, {"attempted_answer": 0, "num_turns": 0}),
-        ([("return_final_answer", {"answer": "tuesday", "sources": []})], -0.5, {"attempted_answer": 1, RUBRIC: 0}),
-        ([("return_final_answer", {"answer": "I don\u2019t know.", "sources": []})], 0.0, {"returned_i_dont_know": 1}),
-        ([SEARCH, SEARCH, ("search_inbox", {"keywords": "Anna lunch"})], 0.0,
+        # S3-03: found, read, answered; the episode's reward is the last turn's, and is not added
+        ([SEARCH, READ, ANSWER], [0.25, 0.25, 0.0], "finished", 1.0, RIGHT),
+        # S3-18: "I don't know" gives up; a wrong answer ends the episode; a bad call is an error that the policy reads
+        ([], [], None, 0.0, {"attempted_answer": 0, "num_turns": 0}),
+        ([answered("tuesday")], [0.0], "finished", -0.5, {"attempted_answer": 1, RUBRIC: 0}),
+        ([answered("I don\u2019t know.")], [0.0], "gave-up", 0.0, {"returned_i_dont_know": 1}),
+        ([SEARCH, SEARCH, ("search_inbox", {"keywords": "Anna lunch"})], [0.25, -0.1, -0.1], None, 0.0,
          {"num_searches": 3, "num_repeated_searches": 2}),
-        ([SEARCH, ("read_email", {"message_id": "m9"})], 0.0, {RUBRIC: 1, "ever_read_right_email": 0}),
+        ([SEARCH, WRONG_ID, ("search_inbox", {"words": "x"})], [0.25, 0.0, 0.0], None, 0.0,
+         {RUBRIC: 1, "ever_read_right_email": 0}),
+        ([SEARCH, SEARCH, READ, READ], [0.25, -0.1, 0.25, 0.0], None, 0.0, {}),
     ],
 )  # fmt: skip
-def test_other_ends(tmp_path: Path, calls: list[Call], reward: float, facts: dict[str, float]) -> None:
-    """S3-18: "I don't know" gives up; a wrong answer ends the episode; a bad call is an error that the policy reads."""
+def test_what_an_episode_is_rewarded(
+    tmp_path: Path, calls: list[Call], turn_rewards: list[float], ended: str | None, reward: float, facts: Any
+) -> None:
     turns, final = play(tmp_path, *calls)
-    assert final.reward == reward and facts.items() <= final.facts.items()
-    assert all(turn.reward in (0.0, 0.25, -0.1) for turn in turns)
-    ended = {None, "finished", "gave-up"}
-    assert {turn.ended for turn in turns} <= ended
+    assert [turn.reward for turn in turns] == turn_rewards
+    assert [turn.ended for turn in turns] == [*[None] * (len(turns) - 1), ended][: len(turns)]
+    assert final.reward == reward and (final.facts == facts if facts == RIGHT else facts.items() <= final.facts.items())
+    wrong_calls = [call == WRONG_ID or "words" in call[1] for call in calls]
+    assert [bool(use.error) for turn in turns for use in turn.uses] == wrong_calls
 
 
-def test_errors_and_repetitions_are_seen_in_the_turns(tmp_path: Path) -> None:
-    calls: list[Call] = [
-        SEARCH,
-        SEARCH,
-        ("read_email", {"message_id": "m9"}),
-        ("search_inbox", {"words": "x"}),
-        READ,
-        READ,
-    ]
-    turns, _ = play(tmp_path, *calls)
-    assert [turn.reward for turn in turns] == [0.25, -0.1, 0.0, 0.0, 0.25, 0.0]
-    assert [bool(turn.uses[0].error) for turn in turns] == [False, False, True, True, False, False]
-    states = [turn.state for turn in turns]
-    assert states[0] == states[1] != states[4] == states[5], "equal where the same is listed and read"
+def test_what_the_policy_reads_and_which_states_are_equal(tmp_path: Path) -> None:
+    """Equal where the same is listed and read."""
+    turns, _ = play(tmp_path, SEARCH, SEARCH, READ, READ)
+    assert turns[0].messages[0].content == "m1 anna: lunch" and "on monday" in turns[2].messages[0].content
+    assert turns[0].state == turns[1].state != turns[2].state == turns[3].state
 
 
 def test_answers_are_compared_by_their_words() -> None:

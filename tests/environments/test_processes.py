@@ -81,9 +81,6 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     made.close()
 
 
-own = pytest.mark.parametrize("shared", ["Own"], indirect=True)
-
-
 def spoken(tool: str, **arguments: Any) -> Spoken:
     return Spoken("", "", (ToolCall(tool, arguments, "call00000"),))
 
@@ -130,19 +127,6 @@ TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on)
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "tool", "ended", "expected"), TOOLS, ids=[code[:40] for code, *_ in TOOLS])
-def test_whatever_a_tool_does_has_a_type_and_a_reason(
-    shared: Processes, code: str, tool: str, ended: str | None, expected: str
-) -> None:
-    seen, final = episode(shared, spoken(tool, code=code))
-    last = seen[-1]
-    assert last.ended == ended, last
-    assert expected in " ".join([last.reason, *(message.content for message in last.messages)])
-    assert (final.reward is None) == bool(final.fault) == (ended is not None and not TRUSTED[ended])
-    seen, final = episode(shared, spoken("run", code="pass"))
-    assert seen[-1].messages[0].content == "done" and final == Final(0.25), "the next episode is as any other"
-
-
 STEPS = [  # what a `step` of one's own gives, how the episode ends, and what is said of it
     ("return Observation((Message('user', 'x' * 10**6),) * 1000)", None, "[cut: it has 1,000,000 characters]"),
     ("return Observation(ended='finished')", "finished", ""),
@@ -158,20 +142,6 @@ STEPS = [  # what a `step` of one's own gives, how the episode ends, and what is
 ]
 
 
-@own
-@pytest.mark.parametrize(("code", "ended", "expected"), STEPS, ids=[code[:60] for code, *_ in STEPS])
-def test_whatever_a_step_gives_has_a_type_and_a_reason(
-    shared: Processes, code: str, ended: str | None, expected: str
-) -> None:
-    row = Row("wild:1", f"async def step(episode, answer):\n    {code}\nself._step = step")
-    seen, final = episode(shared, spoken("run"), row=row)
-    assert seen[-1].ended == ended, seen[-1]
-    assert expected in " ".join([seen[-1].reason, *(message.content for message in seen[-1].messages)])
-    assert len(seen[-1].messages) <= 64
-    assert final.reward == (None if final.fault else 0.25)
-    assert bool(final.fault) == (ended is not None and not TRUSTED[ended])
-
-
 JUDGED = [  # what `reward` gives, the score, and the fault
     ("return 1", 1.0, ""),
     ("return True", 1.0, ""),
@@ -184,14 +154,38 @@ JUDGED = [  # what `reward` gives, the score, and the fault
 ]
 
 
-@own
-@pytest.mark.parametrize(("code", "score", "fault"), JUDGED, ids=[code[:40] for code, *_ in JUDGED])
-def test_a_reward_that_fails_is_no_score(shared: Processes, code: str, score: float | None, fault: str) -> None:
-    row = Row("wild:1", f"def reward(episode): {code}\nself._reward = reward")
-    _, final = episode(shared, spoken("run"), row=row)
-    assert final.reward == score and fault in final.fault and bool(fault) == bool(final.fault)
-    if "Final" in code:
+OWN = {
+    "step": "async def step(episode, answer):\n    {}\nself._step = step",
+    "reward": "def reward(episode): {}\nself._reward = reward",
+}
+
+
+def scored(ended: str | None) -> float | None:
+    return 0.25 if ended is None or TRUSTED[ended] else None
+
+
+@pytest.mark.parametrize(
+    ("shared", "method", "code", "ended", "score", "expected"),
+    [*(("Wild", tool, code, ended, scored(ended), expected) for code, tool, ended, expected in TOOLS),
+     *(("Own", "step", code, ended, scored(ended), expected) for code, ended, expected in STEPS),
+     *(("Own", "reward", code, "finished", score, fault) for code, score, fault in JUDGED)],
+    indirect=["shared"], ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_whatever_it_does_has_a_type_and_a_reason(
+    shared: Processes, method: str, code: str, ended: str | None, score: float | None, expected: str
+) -> None:
+    row = Row("wild:1", OWN[method].format(code)) if method in OWN else ROW
+    seen, final = episode(shared, spoken("run" if method in OWN else method, code=code), row=row)
+    last = seen[-1]
+    assert (last.ended, final.reward) == (ended, score), last
+    assert expected in " ".join([last.reason, *(message.content for message in last.messages), final.fault])
+    leaves_it_to_the_run = (method, code) == ("reward", "return None")
+    assert bool(final.fault) == (score is None and not leaves_it_to_the_run) and len(last.messages) <= 64
+    if "Final(" in code:
         assert final.parts == {"good": 1.0} and final.facts == {"searches": 3.0}
+    seen, final = episode(shared, spoken("run", code="pass"))
+    assert [message.content for message in seen[-1].messages] == ["done"] * (method not in OWN)
+    assert final == Final(0.25), "the next episode is as any other"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -97,14 +98,6 @@ def test_advice_is_a_valid_run_that_takes_what_is_said(words: tuple[str, ...]) -
     assert result.level == "OK"
 
 
-def test_what_is_cheaper_is_advised_first() -> None:
-    """Recomputing, 16 bits and sharding before tiny parts, and those before what changes the task."""
-    words = ("algorithm=grpo", *BIG, "sampler.n=8")
-    (result,) = memory.check_memory(run_of(*words), memory.limit(Hardware(device="h100", n_gpus_per_node=8)))
-    assert "engine.strategy=fsdp2" in result.fix and "model.enable_gradient_checkpointing=true" in result.fix
-    assert "lora" not in result.fix and "offload" not in result.fix
-
-
 def test_the_largest_micro_batch_that_fits_is_chosen() -> None:
     """Of the powers of two: with a limit that is just enough for 100 rows, 64."""
     run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256")
@@ -114,29 +107,35 @@ def test_the_largest_micro_batch_that_fits_is_chosen() -> None:
     assert found and found.changes == {memory.MICRO: 64}
 
 
+GRPO = ("algorithm=grpo", *BIG, "sampler.n=8")
+B24 = ("algorithm=sft", "model=qwen2.5-7b-instruct", "data=gsm8k", "hardware=gpu", "hardware.memory_gb=24")
+B72 = ("algorithm=sft", "model=qwen2.5-72b-instruct", "data=gsm8k", "hardware=h100x8")
+HALF = ("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8", "data.train_batch_size=512",
+        "trainer.micro_batch_size_per_gpu=256")  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("words", "needed"),
+    ("words", "needed", "not_advised"),
     [
-        (("algorithm=sft", "model=qwen2.5-7b-instruct", "hardware=gpu", "hardware.memory_gb=24"), "model.dtype=bf"),
-        (("algorithm=sft", "model=qwen2.5-72b-instruct", "hardware=h100x8"), "data.val_files=[]"),
+        # recomputing, 16 bits and sharding before tiny parts, and those before what changes the task
+        (GRPO, ["engine.strategy=fsdp2", "model.enable_gradient_checkpointing=true"], "lora|offload"),
+        # what fits nowhere here is told what it takes
+        (B24, ["model.dtype=bf"], "fsdp2"),
+        (B72, ["data.val_files=[]"], "sampler"),
+        # one process has nothing to shard, SFT has no critic, bfloat16 needs no mixed precision
+        (HALF, ["model.enable_gradient_checkpointing=true"], "fsdp2|offload|mixed|lora"),
     ],
+    ids=lambda words: str(words)[:40],
 )
-def test_what_fits_nowhere_here_is_told_what_it_takes(words: tuple[str, ...], needed: str) -> None:
-    run = run_of(*words, "data=gsm8k")
-    offer = memory.cheapest(run, memory.limit(run.hardware) or 0)
-    assert offer and any(word.startswith(needed) for word in offer.words), offer
-
-
-def test_settings_that_are_not_valid_together_are_not_advised() -> None:
-    """One process has nothing to shard, SFT has no critic, bfloat16 needs no mixed precision."""
-    batch = ["data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256"]
-    run = run_of("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8", *batch)
-    offer = memory.cheapest(run, peak(run))
-    words = offer.words if offer else ()
-    assert words
-    assert not any("fsdp2" in word or "offload" in word or "mixed" in word or "lora" in word for word in words)
+def test_what_is_cheaper_and_valid_is_advised(words: tuple[str, ...], needed: list[str], not_advised: str) -> None:
+    run = run_of(*words)
+    limit = peak(run) if words == HALF else memory.limit(run.hardware) or 0
+    offer, (result,) = memory.cheapest(run, limit), memory.check_memory(run, limit)
+    assert offer and all(any(word.startswith(each) for word in offer.words) for each in needed), offer
+    assert all(word in result.fix for word in offer.words) and not re.search(not_advised, " ".join(offer.words))
     assert memory.cheapest(run, 2**20) is None
-    assert memory.check_memory(run, 2**20)[0].fix.startswith("use more GPUs with engine.strategy=fsdp2")
+    (result,) = memory.check_memory(run, 2**20)
+    assert result.fix.startswith("use more GPUs with engine.strategy=fsdp2")
 
 
 @pytest.mark.parametrize(

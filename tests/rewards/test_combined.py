@@ -192,27 +192,28 @@ def test_a_row_of_style_model_is_not_for_a_rule(reward: Reward, answer: Answer, 
 # ---- by data source
 
 
-def test_each_row_is_scored_as_its_source_asks() -> None:
-    answers = [Answer("#### 2", "2", "openai/gsm8k"), Answer("2", "2", "openai/gsm8k"), Answer("ba", "ba", "reverse")]
-    found = score_safely(auto(), answers)
-    assert list(found.total) == [1.0, 0.0, 1.0]
-    assert found.parts["gsm8k"][:2] == [1.0, 0.0] and math.isnan(found.parts["gsm8k"][2])
-    assert auto().reference_response(answers[0]) == "#### 2" and auto().reference_response(answers[2]) == "ba"
-
-
 @pytest.mark.parametrize(
-    ("source", "more", "reason"),
+    ("answer", "routes", "score", "right", "reason"),
     [
-        ("openai/gsm8k", {}, ""),
-        ("gsm-8k", {}, "data_source 'gsm-8k' has no reward; did you mean gsm8k?"),
-        ("mine", {}, "data_source 'mine' has no reward; add 'reward.routes={mine: gsm8k}'"),
-        ("mine", {"routes": {"mine": "gsm8k"}}, ""),
+        (Answer("#### 2", "2", "openai/gsm8k"), {}, 1.0, "#### 2", ""),
+        (Answer("2", "2", "openai/gsm8k"), {}, 0.0, "#### 2", ""),
+        (Answer("ba", "ba", "reverse"), {}, 1.0, "ba", ""),
+        (Answer("#### 2", "2", "gsm-8k"), {}, None, None, "data_source 'gsm-8k' has no reward; did you mean gsm8k?"),
+        (Answer("#### 2", "2", "mine"), {}, None, None,
+         "data_source 'mine' has no reward; add 'reward.routes={mine: gsm8k}'"),
+        (Answer("#### 2", "2", "mine"), {"mine": "gsm8k"}, 1.0, "#### 2", ""),
     ],
-)
-def test_a_source_that_nobody_knows_is_named_before_it_is_asked(source: str, more: Any, reason: str) -> None:
-    assert auto(**more).unscorable_reason(Answer("", "2", source)) == reason
-    scores = score_safely(auto(**more), [Answer("#### 2", "2", source)])
-    assert bool(scores.faults[0]) == bool(reason)
+)  # fmt: skip
+def test_each_row_is_scored_as_its_source_asks(
+    answer: Answer, routes: dict[str, str], score: float | None, right: str | None, reason: str
+) -> None:
+    reward, other = auto(routes=routes), Answer("x", "x", "reverse")
+    found = score_safely(reward, [answer, other])
+    assert (found.total[1], list(found.faults)) == (1.0, [reason, ""]) and reward.unscorable_reason(answer) == reason
+    assert math.isnan(found.total[0]) if score is None else found.total[0] == score
+    assert reward.reference_response(answer) == right
+    known = [column[0] for column in found.parts.values() if not math.isnan(column[0])]
+    assert known == ([] if score is None else [score]), "of the part that has scored it alone"
 
 
 def test_a_route_that_leads_nowhere() -> None:

@@ -38,31 +38,27 @@ def test_below_a_file(tmp_path: Path) -> None:
     assert found.fix == "use a folder with some room that can be written (--root DIR)"
 
 
-def test_a_full_disk(tmp_path: Path, small_disk: Mount) -> None:
-    disk = small_disk(64, tmp_path / "disk")
-    (disk / "much").write_bytes(bytes(48 << 10))
+@pytest.mark.parametrize(
+    ("kib", "spoil", "level", "message"),
+    [
+        (64, lambda disk, _: (disk / "much").write_bytes(bytes(48 << 10)), "FAIL", "no space left"),
+        (4096, lambda disk, _: subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True), "FAIL",
+         "read-only"),
+        (0, lambda _, patch: patch.setattr(system, "LITTLE_BYTES", 1 << 60), "WARN", "which is little"),
+        # as on some network disks; here the system's own call is the edge
+        (0, lambda _, patch: patch.setattr("fcntl.flock", lambda *_: None), "WARN", "locks hold nobody off there"),
+    ],
+    ids=["full", "read-only", "little room", "no locks"],
+)  # fmt: skip
+def test_a_disk_that_is_no_good_is_named_and_left_as_it_was(
+    kib: int, spoil: Callable[[Path, pytest.MonkeyPatch], object], level: str, message: str,
+    tmp_path: Path, small_disk: Mount, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    disk = small_disk(kib, tmp_path / "disk") if kib else tmp_path
+    spoil(disk, monkeypatch)
+    before = sorted(disk.iterdir())
     found = check(disk)
-    assert found.level == "FAIL" and "no space left" in found.message
-    assert [path.name for path in disk.iterdir()] == ["much"]
-
-
-def test_a_disk_that_is_read_only(tmp_path: Path, small_disk: Mount) -> None:
-    disk = small_disk(4096, tmp_path / "disk")
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    found = check(disk)
-    assert found.level == "FAIL" and "read-only" in found.message
-
-
-def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "LITTLE_BYTES", 1 << 60)
-    assert check(tmp_path).level == "WARN"
-
-
-def test_locks_that_hold_nobody_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on some network disks; here the system's own call is the edge."""
-    monkeypatch.setattr("fcntl.flock", lambda *_: None)
-    found = check(tmp_path)
-    assert found.level == "WARN" and found.message.endswith("locks hold nobody off there")
+    assert found.level == level and message in found.message and sorted(disk.iterdir()) == before
 
 
 def test_the_home_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
