@@ -110,7 +110,7 @@ def _read_rows(run: RunSpec, count: int) -> tuple[list[Row], list[RefusedRow]]:
 
 def _judge(trial: RewardTrial) -> list[str]:
     """Why a run should not learn from the reward, as its scores show."""
-    failures = [one.message for one in judge_trial(trial) if one.level == "FAIL"]
+    failures = [one.message for one in judge_trial(trial)]
     first, *others = (one.score for one in trial.scored)
     if not failures and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
         failures.append(f"every kind of answer scores {compact(first)}, so nothing can be learnt")

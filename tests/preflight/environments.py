@@ -3,6 +3,7 @@
 import itertools
 import os  # noqa: F401  code of the settings uses it, as the next ones
 import random  # noqa: F401
+import threading
 import time  # noqa: F401
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,7 @@ from typing import Literal
 from launcher.spec.data import Message
 from launcher.spec.environment import Final, Observation
 
-numbers = itertools.count()
+numbers, lock = itertools.count(), threading.Lock()
 
 
 def opens() -> bool:
@@ -27,8 +28,8 @@ class Does:
 
     held = []
 
-    def __init__(self, reset="", end="code", reward="self._right(text)"):
-        self._reset, self._end, self._reward = reset, end, reward
+    def __init__(self, reset="", end="code", reward="self._right(text)", close=""):
+        self._reset, self._end, self._reward, self._close = reset, end, reward, close
 
     def reset(self, row):
         self.truth = row.ground_truth or ""
@@ -42,6 +43,9 @@ class Does:
 
     def reward(self, episode):
         return eval(self._reward, globals(), {"self": self, "text": episode.turns[-1][0].content})
+
+    def close(self):
+        exec(self._close)
 
 
 class Tools(Does):
@@ -71,7 +75,7 @@ class Turns:
     """Answers turns itself."""
 
     def reset(self, row):
-        self.left = 2
+        self.left, self.truth = 2, row.ground_truth
 
     async def step(self, episode, answer):
         self.left -= 1
@@ -80,7 +84,7 @@ class Turns:
         return Observation(ended="finished")
 
     def reward(self, episode):
-        return Final(0.5, parts={"short": 1.0}, facts={"words": 2.0})
+        return Final(0.5 + (episode.turns[-1][0].content == self.truth), parts={"short": 1.0}, facts={"words": 2.0})
 
 
 class Hands(Does):

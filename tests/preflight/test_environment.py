@@ -51,6 +51,8 @@ ARGUMENTS = '{"how": "soon", "code": 1}'
         ({"reward": "{}['no']"}, 8, "an empty answer ends with a fault: KeyError: 'no' (environments.py:"),
         ({"reward": "1.0 if text == self.truth else None"}, 8, "rows.jsonl:1: an empty answer has the reward None"),
         ({"reward": "1.0 - self._right(text)"}, 8, "an empty answer scores 1, the ground truth 0"),
+        ({"reward": "len(text) / 100"}, 8, "a nonsensical answer scores 0.08, the ground truth 0.07"),
+        ({"reset": "lock.acquire()", "close": "lock.release()"}, 8, "ends with a fault while other episodes run"),
         ({"reward": "0.5 * opens()"}, 8,
          "an empty answer gives another score where no file and no connection can be opened"),
         ({"reset": "self.held.append(Path(os.devnull).open())"}, 60, "60 sessions leave 60 files behind"),
@@ -61,3 +63,8 @@ ARGUMENTS = '{"how": "soon", "code": 1}'
 def test_each_fault_is_named(methods: dict[str, str], many: int, message: str) -> None:
     wrong = [text for level, text in results("Does", many, **methods) if level == "FAIL"]
     assert len(wrong) == 1 and message in wrong[0], wrong
+
+
+def test_a_score_that_no_answer_changes_is_doubtful() -> None:
+    doubts = [text for level, text in results("Does", 8, reward="0.5") if level == "WARN"]
+    assert doubts == ["an empty answer scores 0.5, the ground truth 0.5, and so does all else"]

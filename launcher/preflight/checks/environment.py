@@ -244,7 +244,7 @@ def _check_repeats(player: Player) -> Iterator[CheckResult]:
         fault, fix = second.fault
         if fault:
             got = f"{first.where} ends with a fault while other episodes run: {fault}"
-            yield CheckResult("WARN", "environment", got, fix)
+            yield CheckResult("FAIL", "environment", got, fix)
             return
         if change := first.change(second):
             when, fix = "while others run", "keep what is of one episode in self, not in the class or the module"
@@ -260,13 +260,21 @@ def _check_ranking(player: Player, row: Row, scores: Mapping[str, float]) -> Ite
     nothing = {what: scores[what] for what in NOTHING if what in scores}
     if TRUTH not in scores or not nothing or (right := scores[TRUTH]) > (baseline := max(nothing.values())):
         return
-    texts = [form.format(row.ground_truth) for form in FORMS]
-    other_scores = [player.play(row, [Spoken(text, text)]).final.reward for text in texts]
-    if right == nothing.get(MEANINGLESS) or any(score is not None and score > baseline for score in other_scores):
-        return  # the form of right answers is unknown, or is one of FORMS
+    for form in FORMS:
+        texts = [form.format(text) for text in (row.ground_truth, NONSENSE)]
+        rewards = [player.play(row, [Spoken(text, text)]).final.reward for text in texts]
+        if None not in rewards and rewards[0] > max(baseline, rewards[1]):
+            return
     better = next(what for what, score in nothing.items() if score >= right)
-    got = f"{row.where}: {better} scores {compact(nothing[better])}, the ground truth {compact(right)}"
-    yield CheckResult("FAIL", "environment", got, "let the right answer score most")
+    got = f"{better} scores {compact(nothing[better])}, the ground truth {compact(right)}"
+    if right != nothing.get(MEANINGLESS):
+        yield CheckResult("FAIL", "environment", f"{row.where}: {got}", "let the right answer score most")
+    elif len({*scores.values()}) == 1:  # else the form of right answers, or the tool that takes them, is unknown
+        got, fix = (
+            f"{got}, and so does all else",
+            "let reward compare an answer with the ground truth, if its text counts",
+        )
+        yield CheckResult("WARN", "environment", got, fix)
 
 
 def _check_leaks(player: Player, *, rows: Sequence[Row], many: int) -> Iterator[CheckResult]:
@@ -288,7 +296,12 @@ def _check_leaks(player: Player, *, rows: Sequence[Row], many: int) -> Iterator[
         if (growth := after.get(what, 0) - before.get(what, 0)) > allowed:
             got = f"{many:,} sessions leave {growth:,} {what} behind"
             yield CheckResult("FAIL", "environment", got, "let close() free what an episode holds")
-    yield CheckResult("OK", "environment", f"{many / max(seconds, 1e-9):,.0f} sessions a second, one after the other")
+    rate = many / max(seconds, 1e-9)
+    got = f"{f'{rate:,.0f}' if rate >= 10 else compact(rate)} sessions a second, one after the other"
+    if rate >= 1:
+        yield CheckResult("OK", "environment", got)
+    else:
+        yield CheckResult("WARN", "environment", got, "let its methods wait less, or use more environment.workers")
 
 
 def _check_without_files(player: Player) -> Iterator[CheckResult]:
