@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from launcher.config.resolve import resolve
+from launcher.core.check_result import CheckResult
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, awaits_others, judge_trial
@@ -52,6 +53,8 @@ class BenchReport:
     """`file:line: reason` of the rows before the last scored one that a run would refuse, at most SHOWN."""
     wrong: tuple[str, ...]
     """Why a run should not learn from the reward."""
+    doubts: tuple[str, ...]
+    """What a plan warns of, as another form of the right answer may be the one that counts."""
 
     @property
     def ok(self) -> bool:
@@ -83,11 +86,13 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     faults = [f"{rows[one.row].where}: {one.kind}: {one.fault}" for one in trial.scored if one.fault]
     chance = trial.changed()
     wrong = [f"{len(faults)} answers have no score"] if faults else []
-    wrong += [chance.message] if chance else _judge(trial)
+    results = [*judge_trial(trial)]
+    wrong += [chance.message] if chance else _judge(trial, results)
     return BenchReport(
         name, len(rows), tuple(_summary(trial, kind) for kind in KINDS), trial.known, chance is None, median(seconds),
         seconds[math.ceil(len(seconds) * 0.95) - 1], tuple(faults[:SHOWN]),
         tuple(f"{row.where}: {row.reason}" for row in refused[:SHOWN]), tuple(wrong),
+        tuple(one.message for one in results if one.level == "WARN"),
     )  # fmt: skip
 
 
@@ -108,9 +113,9 @@ def _read_rows(run: RunSpec, count: int) -> tuple[list[Row], list[RefusedRow]]:
     return rows, refused
 
 
-def _judge(trial: RewardTrial) -> list[str]:
+def _judge(trial: RewardTrial, results: Sequence[CheckResult]) -> list[str]:
     """Why a run should not learn from the reward, as its scores show."""
-    failures = [one.message for one in judge_trial(trial)]
+    failures = [one.message for one in results if one.level == "FAIL"]
     first, *others = (one.score for one in trial.scored)
     if not failures and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
         failures.append(f"every kind of answer scores {compact(first)}, so nothing can be learnt")

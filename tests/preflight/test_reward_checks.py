@@ -240,6 +240,8 @@ def test_what_is_wrong_with_a_reward(
     report = tried(lines(*truths), *mine(result, *words))
     assert wrong in report.wrong[0] if wrong else report.wrong == ()
     assert report.ok is (not wrong) and report.gold_known is (FORM in words)
+    is_doubtful = result == "float(bool(solution_str))"
+    assert any("what is right is not learnt" in line for line in report.doubts) is is_doubtful
     found = {each.name: (each.answers, each.unscored, each.mean) for each in report.kinds if each.name in kinds}
     assert found == {name: pytest.approx(expected, nan_ok=True) for name, expected in kinds.items()}
 

@@ -47,8 +47,10 @@ def _say_report(report: BenchReport) -> None:
         out.print(Text.assemble(("without a score  ", "yellow"), printable(line)), soft_wrap=True)
     for line in report.refused:
         out.print(Text.assemble(("refused  ", "yellow"), printable(line)), soft_wrap=True)
+    for line in report.doubts:
+        out.print(Text.assemble(("doubtful  ", "yellow"), printable(line)), soft_wrap=True)
     say_problems(report.wrong, out)
-    if report.ok:
+    if report.ok and not report.doubts:
         out.print(Text.assemble(("✓ ", "bold green"), "a run can learn from it"))
 
 
