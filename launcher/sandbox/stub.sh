@@ -11,6 +11,8 @@ printf -v r_record 'record.%s.%s' "$EPOCHREALTIME" $$
 r_program='^(python[0-9.]*|torchrun|accelerate|deepspeed|rlrun)$'
 r_shell='^(bash|sh|zsh|dash)$'
 r_text='(^|[[:space:];&/(])(python[0-9.]*|torchrun|accelerate|deepspeed|rlrun|bash|[^[:space:]]*\.sh)([[:space:]]|$)'
+r_command='^(python[0-9.]*|torchrun|accelerate|deepspeed|rlrun|bash)[[:space:]]' # a text that is a command
+r_module='^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)+$'
 r_packages='^(install|add|remove|uninstall|sync|lock|pull|upgrade|download|pip)$' # words after which packages are named
 
 keep() {
@@ -72,7 +74,7 @@ case $r_name in
   hostname) keep; [[ $1 == -*[iI]* ]] && r_name=ip; answer;;
   parallel) keep; exit 0;;
   tmux|screen) [[ " $* " == *" send-keys "* || " $* " == *new* || " $* " == *-dm* ]] || exit 0;;
-  apt*|pip*|git|pgrep|pkill|vi|vim|nano|man|kill*|npm|curl|wget) keep; answer;;
+  apt*|pip|pip[0-9]*|git|pgrep|pkill|vi|vim|nano|man|kill*|npm|curl|wget) keep; answer;;
 esac
 
 keep
@@ -83,6 +85,7 @@ case ' @PASSED@ ' in
     for ((r_at = 1; r_at <= $#; r_at++)); do
       [[ ${!r_at} =~ $r_packages ]] && break
       names_a_program "${@:r_at}" && start "${@:r_at}"
+      [[ ${!r_at} =~ $r_command ]] && start '@BASH@' -c "${!r_at}"
     done
     answer;;
 esac
@@ -94,6 +97,7 @@ while [ $# -gt 0 ]; do
     --export=*)
       IFS=, read -ra r_words <<< "${1#*=}"
       for r_word in "${r_words[@]}"; do [[ $r_word == *=* ]] && r_given+=("$r_word"); done;;
+    -m|--module) [[ $2 =~ $r_module ]] && start python -m "${@:2}";;
     --wrap) start '@BASH@' -c "$2";;
     --wrap=*) start '@BASH@' -c "${1#--wrap=}";;
     *)

@@ -16,7 +16,7 @@ OVERRIDE = re.compile(r"(?:\+\+|\+|~)?[A-Za-z_][\w./@:-]*=.*|~[\w./@-]+", re.DOT
 TRAINERS = re.compile(r"(?:.*[./])?(?:main|train|run|sft|rl|ppo|grpo|dapo|fsdp)\w*(?:\.py)?|.*trainer.*")
 """Names of modules and files that are launches also without such arguments."""
 PYTHON = re.compile(r"(.*/)?python[\d.]*")
-MODULE = re.compile(r"-[bBdEhiIOqsSuvVxP]*m|--module")
+MODULE = re.compile(r"(?:-[bBdEhiIOqsSuvVxP]*m|--module)(\w+(?:\.\w+)+)?")
 VALUED = ("-W", "-X", "-H", "-i", "-e")
 """Short options of Python and of launchers that take the next word as a value."""
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
@@ -63,8 +63,8 @@ def _take_program(words: list[str], options: dict[str, str]) -> str:
     """Removes the module or file from the front of `words` and returns it; options before it move to `options`."""
     while words:
         word = words.pop(0)
-        if MODULE.fullmatch(word):
-            return words.pop(0) if words else ""
+        if module := MODULE.fullmatch(word):
+            return module[1] or (words.pop(0) if words else "")
         if not word.startswith("-"):
             return word
         key, equals, value = word.partition("=")
