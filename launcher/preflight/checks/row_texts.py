@@ -23,6 +23,7 @@ _END_TOKEN = re.compile(
     r"(<\|[^|<>\s]+\|>|<｜[^<>]+｜>|</s>|</?eo[a-z]>|<end\w*>|<[a-z]+_of_[a-z]+>|\[/?(?:INST|SEP|EO[A-Z])\])\s*\Z", re.I
 )
 """A special token at the end of a text; tags of XML and HTML do not match."""
+_MEDIUM = re.compile(r"<(?:image|video|audio)>|<\|(?:image|video|audio)_pad\|>")
 _ROLE_PREFIX = re.compile(r"\s*(?:[^`]{0,30}[:>\]\n]\s*)?")
 """Matches what a dialogue written as text has before its first turn: a role, or nothing."""
 
@@ -41,7 +42,7 @@ def check(context: Context) -> Iterator[CheckResult]:
     rows = context.file_rows[:FIRST] if context.data else []
     if len(rows) < FEW:
         return
-    for sign in SIGNS if context.run.algorithm.data != "prompts" else SIGNS[:2]:
+    for sign in (*OF_TEXTS, *(OF_PROMPTS if context.run.algorithm.data == "prompts" else OF_ANSWERS)):
         hits = [(row, example) for row in rows if (example := sign.shows(row))]
         if len(hits) >= sign.share * len(rows):
             row, example = hits[0]
@@ -91,11 +92,29 @@ def _end_token(row: Row) -> str:
     return Counter(ends).most_common(1)[0][0] if ends and all(ends) and not is_html else ""
 
 
-SIGNS = (
+def _medium(row: Row) -> str:
+    found = (_MEDIUM.search(content) for role, content in prompt_turns(row) if role != "assistant")
+    return next((match[0] for match in found if match), "")
+
+
+def _answered(row: Row) -> str:
+    role, content = prompt_turns(row)[-1]
+    return content if role == "assistant" else ""
+
+
+OF_TEXTS = (
     Sign(0.05, _missing, "prompts or answers are {}, which pandas writes where a value is missing",
          "leave those rows out, as dropna() does"),
     Sign(0.05, _misread, "texts such as {} are UTF-8 that was read as Latin-1",
          "read the source as UTF-8, or correct the texts with ftfy.fix_text"),
+    Sign(0.2, _medium, "prompts hold {}, in place of something that is no text, and the model gets the text alone",
+         "use rows that can be answered from their text"),
+)  # fmt: skip
+OF_PROMPTS = (
+    Sign(0.5, _answered, "prompts end with an answer, {}, and a policy would go on with it",
+         "leave the last turn of the assistant out"),
+)  # fmt: skip
+OF_ANSWERS = (
     Sign(0.9, _repeated_prompt, "answers begin with their prompt, {}, which the model reads before it answers",
          "leave it out of the answers"),
     Sign(0.9, _end_token, "answers end with {}, and the end of an answer is written for each row",

@@ -52,6 +52,10 @@ def truths(every: int, value: str) -> list[dict[str, Any]]:
         ("dpo", pairs(repeat=True, role="\n\nHuman: "), "answers begin with their prompt"),
         ("dpo", pairs(repeat=True, role="```python\n"), ""),  # code that is completed
         ("sft", [{"prompt": asked, "response": asked} for asked in ASKED], ""),  # a copy is an answer
+        ("sft", [{**row, "prompt": f"<image>\n{row['prompt']}"} for row in answers()],
+         "prompts hold '<image>', in place of something that is no text"),
+        ("sft", [{**row, "response": f"<video>{row['response']}</video>"} for row in answers()], ""),
+        ("grpo", [{"prompt": chat["messages"]} for chat in chats()], "prompts end with an answer, 'assistant 0'"),
         ("sft", answers() * 3, "80 of 120 rows repeat an earlier one"),
         ("grpo", truths(1000, "1") * 2, "40 of 80 rows repeat an earlier one"),
         ("sft", [*answers(), *answers()[:30]], ""),
