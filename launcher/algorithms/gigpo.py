@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.turn_grpo import turn_advantage
 from launcher.core.settings import NonNegative, Share, settings
 from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, no_reduce
 
@@ -27,5 +27,5 @@ class GiGPO(GRPO):
     ) -> tuple[Batch, AlgorithmState]:
         prepared, state = super().prepare(batch, state, all_reduce)
         settings = self.turn_discount, self.norm_adv_by_std_in_grpo
-        among_states = ops.turn_advantage(batch, batch.state, *settings) * prepared.mask
+        among_states = turn_advantage(batch, batch.state, *settings) * prepared.mask
         return replace(prepared, advantage=prepared.advantage + self.step_advantage_weight * among_states), state

@@ -84,31 +84,6 @@ def group_advantage(reward: Tensor, index: Tensor, scale: bool) -> Tensor:
     return centred / (group_std(reward, index) + EPSILON) if scale else centred
 
 
-def turn_numbers(batch: Batch) -> Tensor:
-    """[B, N] 0 to N - 1 in each row: the numbers of the turns."""
-    return batch.turn_reward.new_ones(batch.turn_reward.shape).cumsum(1).long() - 1
-
-
-def turn_advantage(batch: Batch, kinds: Tensor, discount: float, scale: bool) -> Tensor:
-    """[B, T] for each token the advantage of its turn; 0 where the policy did not write it.
-
-    A turn's value is its reward, plus the episode's score at its last turn, plus `discount` times the value of the next
-    turn. Its advantage is relative to the mean of the turns of its group with an equal number in `kinds` [B, N], in
-    standard deviations if `scale`; 0 where that is -1, and for a value without another to compare with.
-    """
-    last, numbers = batch.turn.amax(1, keepdim=True), turn_numbers(batch)
-    values = batch.turn_reward + (numbers == last) * batch.reward[:, None]
-    for turn in reversed(range(values.shape[1] - 1)):
-        values[:, turn] += discount * values[:, turn + 1]
-    there = (numbers <= last) & (kinds >= 0)
-    count = int(kinds.max()) + 1 if kinds.numel() else 0
-    places = group_index(batch.group)[:, None] * count + kinds
-    advantage = values.new_zeros(values.shape)
-    if there.any():
-        advantage[there] = group_advantage(values[there], group_index(places[there]), scale)
-    return advantage.gather(1, batch.turn.clamp(min=0)) * (batch.turn >= 0)
-
-
 def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
     """Counts of groups of `batch` that are `kept` [B] and filtered; the share of its tokens trained on in `made`."""
     index = group_index(batch.group)
