@@ -44,12 +44,13 @@ class Meter:
         self._closed.set()
 
     def _work(self) -> None:
-        cpu_seconds, previous = dict.fromkeys(self._pids, 0.0), time.monotonic()
+        cpu_seconds = {rank: seconds for rank, (seconds, _) in self._process_usage().items()}
+        previous = time.monotonic()
         psutil.cpu_percent()  # counts from the call before
         while not self._closed.wait(self._every_s):
             now, shared = time.monotonic(), self._machine_usage()
             for rank, (seconds, memory) in self._process_usage().items():
-                cpu = round(100 * max(seconds - cpu_seconds[rank], 0.0) / (now - previous), 1)
+                cpu = round(100 * max(seconds - cpu_seconds.get(rank, 0.0), 0.0) / (now - previous), 1)
                 cpu_seconds[rank] = seconds
                 of_gpu = gpu_usage(self._gpus[rank])
                 self._measured.put(replace(shared, rank=rank, cpu_percent=cpu, memory_bytes=memory, **of_gpu))
