@@ -11,7 +11,7 @@ from launcher.core.metrics import catalogue
 
 # Every repetition is bounded and every pattern anchored where it is used: the time to read a line is linear in it.
 _NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+]?[0-9]{1,4})?|nan|inf(?:inity)?)"
-_PREFIX = re.compile(_NUMBER, re.IGNORECASE)
+_PREFIX = re.compile(rf"{_NUMBER}|[-+]?\.(?:nan|inf)\b", re.IGNORECASE)  # the last are YAML's
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,40})?")
@@ -37,7 +37,7 @@ def leading_number(text: str) -> tuple[float, int] | None:
         return float(match[1]), match.end()
     match = _GROUPED.match(text) or _PREFIX.match(text)
     if match and not _CLOCK.match(text, match.end()):
-        return float(match[0].replace(",", "")), match.end()
+        return float(match[0].lower().replace(",", "").replace(".n", "n").replace(".i", "i")), match.end()
     return None
 
 
