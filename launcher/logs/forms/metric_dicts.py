@@ -16,8 +16,6 @@ from launcher.logs.forms.prefixes import without_prefix
 from launcher.logs.forms.reading import Form
 from launcher.logs.forms.values import after_training, evaluated, is_measurement, of_evaluation
 
-_TRAINING_ONLY = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
-"""Metrics that only a training step has."""
 _ROLLOUT_NUMBER = re.compile(r"\b(rollout|perf|eval) ([0-9]{1,9}): {0,4}$")
 """How slime begins lines that it numbers by rollout, where a rollout may have several steps: `perf 3: {...}`."""
 
@@ -52,7 +50,7 @@ class MetricDicts(Form):
         if not metrics:
             return None
         named = named or beside
-        if any(canonical(name) in _TRAINING_ONLY for name in metrics):
+        if any(canonical(name) in dicts.TRAINING_ONLY for name in metrics):
             return self._step(named, metrics, NAMED if without_prefix(before).strip() and not beside else DICTS)
         if not beside and named and named[0] >= (self.reading.last or 0) and any(map(of_evaluation, metrics)):
             return self.reading.evaluation(metrics, named[0])
