@@ -86,9 +86,9 @@ def _parse_python(text: str) -> Any:
 
 
 def numbers(node: Mapping[str, Any]) -> dict[str, float]:
-    """The entries that are numbers or texts of numbers. JSON's null is a loss that is NaN, with its gradient norm, unless
+    """The entries that are numbers or texts of numbers. JSON's null is a loss that is NaN, with its gradient, unless
     the dict is of an evaluation; a gradient norm alone is merely missing."""
-    nulls = {name for name, value in node.items() if value is None and canonical(str(name)) in TRAINING_ONLY}
+    nulls = [name for name, value in node.items() if value is None and canonical(str(name)) in TRAINING_ONLY]
     is_nan = any(canonical(name) != "actor/grad_norm" for name in nulls) and not any(map(of_evaluation, node))
     metrics = dict.fromkeys(nulls if is_nan else (), math.nan)
     for name, value in node.items():
