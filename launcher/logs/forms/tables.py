@@ -93,4 +93,6 @@ def _split_cells(line: str, separator: str) -> Sequence[str]:
         if separator == "  "
         else line.split(separator)
     )
+    if separator == ";":  # which stands where a comma is the decimal point
+        parts = [part.replace(",", ".") for part in parts]
     return [part.strip().strip('"') for part in parts]

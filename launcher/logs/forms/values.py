@@ -14,7 +14,11 @@ _NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+
 _PREFIX = re.compile(rf"{_NUMBER}|[-+]?\.(?:nan|inf)\b", re.IGNORECASE)  # the last are YAML's
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
-_GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,40})?")
+_GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
+_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9,\])]|\.[0-9])")
+_SCALE = re.compile(r"([kKM])(?!\w)")
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6}
+"""G is none of them: behind a number it is the unit of memory, which metrics have in gigabytes, too."""
 _CLOCK = re.compile(r"[:_][0-9]|-[0-9]{2}-")
 _MAX_TEXT = 1_000
 MOST_STEPS = 2**62
@@ -23,8 +27,8 @@ _SCALED = re.compile(r"(.{1,300})\(1e-([0-9]{1,2})\)")
 
 
 def to_number(text: str) -> float | None:
-    """`0.5`, `-1e-06`, `nan`, `'0.06'`, `np.float64(0.5)`, `tensor(0.5, device='cuda:0')`, `12,345`, `45.6%`; None for
-    other texts."""
+    """`0.5`, `-1e-06`, `nan`, `'0.06'`, `np.float64(0.5)`, `tensor(0.5, device='cuda:0')`, `12,345`, `0,517`, `1.2k`,
+    `45.6%`; None for other texts."""
     text = text.strip().strip("'\"`*").removesuffix("%")
     number = leading_number(text) if len(text) <= _MAX_TEXT else None
     return number[0] if number and number[1] == len(text) else None
@@ -35,10 +39,14 @@ def leading_number(text: str) -> tuple[float, int] | None:
     time or date, as `1:02:03` and `2025-05-01`."""
     if match := _WRAPPED.match(text):
         return float(match[1]), match.end()
+    if (match := _DECIMAL_COMMA.match(text)) and not _GROUPED.match(text):
+        return float(f"{match[1]}.{match[2]}"), match.end()
     match = _GROUPED.match(text) or _PREFIX.match(text)
-    if match and not _CLOCK.match(text, match.end()):
-        return float(match[0].lower().replace(",", "").replace(".n", "n").replace(".i", "i")), match.end()
-    return None
+    if not match or _CLOCK.match(text, match.end()):
+        return None
+    number = float(match[0].lower().replace(",", "").replace(".n", "n").replace(".i", "i"))
+    scale = _SCALE.match(text, match.end())
+    return (number * _SCALES[scale[1]], scale.end()) if scale else (number, match.end())
 
 
 def unscaled(name: str, value: float) -> tuple[str, float]:
