@@ -74,14 +74,13 @@ class LogErrors:
         self._tracebacks = TracebackReader()
         self._ending: tuple[endings.LogEnding, str] | None = None  # an end without a traceback, and its line
         self._last_step: int | None = None  # last step before the errors
-        self._finished = False
-        self._finished_after: int | None = None  # last step before the line that tells it
+        self._finished: tuple[int | None] | None = None  # last step before the line that tells it
 
     def watch(self, text: str, quoted: bool) -> None:
         """Read a line; `quoted`: it is within an answer, which may mention an end. Step lines are skipped, as they are
         long and never mark the end."""
         if ("rain" in text or "Final " in text) and not quoted and _FINISHED.search(text[:_MAX_ERROR]):
-            self._finished, self._finished_after = True, self._reading.last
+            self._finished = (self._reading.last,)
         if self._tracebacks.lines_left or "Traceback" in text or "Exception ignored" in text:
             self._forget()
             self._tracebacks.take(text, self._reading.source)
@@ -96,7 +95,7 @@ class LogErrors:
     @property
     def finished(self) -> bool:
         """Whether the log tells that the training is done, and no step came after it."""
-        return self._finished and self._finished_after == self._reading.last and self.alert() is None
+        return self._finished == (self._reading.last,)
 
     def _forget(self) -> None:
         """Drop the errors if a step came after them."""

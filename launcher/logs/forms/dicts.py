@@ -34,6 +34,8 @@ BESIDE = dict.fromkeys(
     )
 ).keys()  # fmt: skip
 """Names of the step in a dict of metrics, the most certain first."""
+STEP_NAME = re.compile(r"(?:.{0,80}[^A-Za-z])?(?:steps?|iter(?:ation)?s?|updates?|iter_num)|it", re.IGNORECASE)
+"""A name that may be that of the step, where its numbers rise."""
 TRAINING_ONLY = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
 """Metrics that only a training step has."""
 _STEP_OF_TOTAL = ("global_step/max_steps", "step/max_steps")

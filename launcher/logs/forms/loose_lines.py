@@ -28,7 +28,7 @@ _MAX_LINE = 4_000  # most characters read of a line that names a step
 _HEADING_LINE = 300  # most characters of a heading, and of the text read before a step or a dict
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
-    r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _])?"
+    r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _]|train(?:ing)?_|optimizer_)?"
     r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update)(?:\(train\))?"
     rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,

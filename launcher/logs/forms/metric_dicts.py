@@ -44,17 +44,25 @@ class MetricDicts(Form):
 
     def _metrics(self, before: str, node: dict[str, Any]) -> Iterator[Event] | None:
         """The events of a dict of metrics; None where no value is a number."""
-        named = dicts.step_of(node)
-        beside = self._step_before_dict(before)
+        named, beside = dicts.step_of(node), self._step_before_dict(before)
+        named = named or beside or self._rising_step(node)
         metrics = dicts.numbers(node)
         if not metrics:
             return None
-        named = named or beside
         if any(canonical(name) in dicts.TRAINING_ONLY for name in metrics):
             return self._step(named, metrics, NAMED if without_prefix(before).strip() and not beside else DICTS)
         if not beside and named and named[0] >= (self.reading.last or 0) and any(map(of_evaluation, metrics)):
             return self.reading.evaluation(metrics, named[0])
         return self._step(named, metrics, DICTS if beside else LOOSE)
+
+    def _rising_step(self, node: dict[str, Any]) -> tuple[int, int] | None:
+        """The step of a dict under another name, which is removed from it: one that may be a step's, and rises."""
+        for name in filter(dicts.STEP_NAME.fullmatch, node if self.reading.bar is None else ()):
+            step = dicts.as_step(node[name])
+            if step is not None and self.reading.numbers.rises(name, step):
+                del node[name]
+                return step, 0
+        return None
 
     def _step_before_dict(self, before: str) -> tuple[int, int] | None:
         """The step before a dict; that of a rollout is the first of its steps, else the last so far."""

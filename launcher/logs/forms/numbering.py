@@ -48,6 +48,8 @@ class Basis:
     by_heading: bool = True
     every: int = 1
     """Steps from one dict to the next, where dicts can only be counted."""
+    step_name: str | None = None
+    """The name of the step in dicts, where it is none of the usual ones; empty where one that rose fell again."""
 
 
 class _RiseCounter:
@@ -107,6 +109,7 @@ class Numbering:
         self.count = 0
         self._number = self._step_count = self._dicts_beside = 0
         self._steps, self._headings = _RiseCounter(), _RiseCounter()
+        self._rising = dict[str, _RiseCounter]()
         self._bar = 0  # the count of the bar before the last dict
 
     def _change_basis(self, **facts: Any) -> None:
@@ -138,6 +141,17 @@ class Numbering:
         self._dicts_beside += rank == DICTS
         rises = self._steps.steady and self._steps.rose >= _MIN_STEPS
         return rank == DICTS and self.basis.rank == NAMED and rises and self._steps.rose > self._dicts_beside
+
+    def rises(self, name: str, number: int) -> bool:
+        """Whether the numbers of this name in dicts rise, so that it is their step."""
+        numbers = self._rising.setdefault(name, _RiseCounter())
+        numbers.see(number)
+        rise = numbers.steady and not numbers.same
+        if self.basis.step_name is None and rise and numbers.rose >= _MIN_STEPS:
+            self._change_basis(step_name=name)
+        elif self.basis.step_name == name and not rise:
+            self._change_basis(step_name="")
+        return self.basis.step_name == name
 
     def heading(self, number: int | None) -> int | None:
         """The number of the heading above a step, if headings rise and few steps lack one; answers have some, too."""
