@@ -126,6 +126,11 @@ def test_the_bar_beside_a_dict_has_its_step_where_it_moves(tmp_path, counts, wan
         assert [step for step, _ in numbered(tmp_path, each)] == wanted
 
 
+def test_a_bar_that_stands_behind_its_dict_has_its_step(tmp_path):
+    text = "".join(f"{line}{BAR.format(1, 10 * at)}\n" for at, line in enumerate(DICTS, 1))
+    assert [step for step, _ in numbered(tmp_path, text)] == [10, 20, 30, 40, 50]
+
+
 EVALUATIONS = {
     "LLaMA-Factory": (
         '{"current_steps": %d, "total_steps": 20, "loss": 1.9, "lr": 1e-05, "epoch": 0.5, "percentage": 50.0}\n',

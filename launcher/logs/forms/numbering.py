@@ -169,6 +169,8 @@ class Numbering:
         self.count += 1
         if self.basis.by_heading and 0 < self._headings.rose < 2 * self.count:
             self._change_basis(by_heading=False)
+        if self.count == 3 and self.counted and bar and bar == 2 * self._bar:  # each bar is behind its dict
+            self._change_basis(by_bar=False, every=self._bar)
         if bar is not None and self.basis.by_bar:
             if bar != self._bar:
                 self._number = self._bar = bar
