@@ -41,6 +41,10 @@ _POSITION = re.compile(
     re.IGNORECASE,
 )
 """How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
+_RICH_BAR = re.compile(
+    r"[━╸╺]{4,400}\s{1,8}(?:[0-9]{1,3}%\s{1,4})?([0-9]{1,9}/[0-9]{1,9})(?: [0-9]{1,3}:[0-9:]{4,5}(?: •.{0,40}?/s)?)?"
+)
+"""A bar of Rich around its count and total, with its share, clock and pace."""
 _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
 )
@@ -117,6 +121,7 @@ class NamedStep:
 
 def step_line(text: str) -> NamedStep | None:
     """The step and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
+    text = _RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1) if "━" in text else text
     place = _POSITION.match(text)
     named = _STEP.search(text[:_MAX_LINE])
     if named is None:
@@ -217,7 +222,7 @@ class NamedSteps(Form):
         self._epochs = Epochs()
 
     def read(self, line: str) -> Iterator[Event] | None:
-        if not (_may_name_step(line) or "poch" in line or "/" in line[:40]):
+        if not (_may_name_step(line) or "poch" in line or "/" in line[:40] or "━" in line):
             return None
         if named := step_line(line):
             return self._events(named)

@@ -101,7 +101,7 @@ class MetricDicts(Form):
     def _json_line(self, node: dict[str, Any]) -> Iterator[Event] | None:
         """The events of a line of verl's file logger, of our event log, or of answers; None for other dicts."""
         if isinstance(data := node.get("data"), dict) and (step := dicts.as_step(node.get("step"))) is not None:
-            return self.reading.verl_step(step, dicts.numbers(data), "verl_file")
+            return self.reading.verl_step(step, dicts.numbers(dicts.flattened(data)), "verl_file")
         if "kind" in node and "seq" in node:
             return self._logged_event(node)
         if (sample := answers.from_dict(node, self.reading.at)) is not None:
