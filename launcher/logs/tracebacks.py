@@ -11,17 +11,15 @@ import re
 
 from launcher.core.events import Alert, Level
 from launcher.logs import endings
-from launcher.logs.forms.prefixes import without_prefix
 from launcher.logs.forms.reading import LineReading
 
 MARK = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?(?::\s.*)?")
 _NAME = r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt)"
-_BARE_ERROR = re.compile(rf"{_NAME}(?::\s(?!\s{{0,9}}[-+.0-9]{{1,40}}$).*)?")
-"""An error without its traceback; with a number behind it, it would be a metric."""
+_BARE_ERROR = re.compile(rf"{endings.LABEL.pattern}({_NAME}(?::\s(?!\s{{0,9}}[-+.0-9]{{1,40}}$).*)?)\s{{0,9}}")
+"""An error without its traceback, behind labels; with a number behind it, it would be a metric."""
 _JSON_ERROR = re.compile(rf'.*\\n({_NAME}(?::[^"\\]{{0,500}})?)')
 """The error at the end of a traceback within a JSON text."""
-_NO_ERROR = re.compile("INFO|WARN|DEBUG")
 _REMOTE_ERROR = "RayTaskError("  # the traceback of another process follows
 _IGNORED = "Exception ignored in"
 ENDED = "ended-by-error"
@@ -48,7 +46,7 @@ class TracebackReader:
         """Read a line; `source` is the process that printed it (Ray's prefix)."""
         begins = text.find(MARK)
         if begins >= 0 and (match := _JSON_ERROR.match(text, begins)):
-            self.add(match[1])
+            self.errors = [*self.errors[:1], match[1]]
         elif begins >= 0:
             self._ignored = _IGNORED in self._previous_line
             self._column, self._source, self.lines_left = begins, source, _MAX_LINES
@@ -59,11 +57,8 @@ class TracebackReader:
             if source == self._source and not is_within:
                 self.lines_left = 0
                 if _ERROR.fullmatch(line.rstrip()) and not self._ignored:
-                    self.add(line)
+                    self.errors = [*self.errors[:1], _shorten(line)]
         self._previous_line = text
-
-    def add(self, error: str) -> None:
-        self.errors = [*self.errors[:1], _shorten(error)]
 
 
 class LogErrors:
@@ -74,13 +69,14 @@ class LogErrors:
         self._tracebacks = TracebackReader()
         self._ending: tuple[endings.LogEnding, str] | None = None  # an end without a traceback, and its line
         self._last_step: int | None = None  # last step before the errors
-        self._finished: tuple[int | None] | None = None  # last step before the line that tells it
+        self.finished: tuple[int | None] | None = None
+        """The last step before the line that tells that the training is done."""
 
     def watch(self, text: str, quoted: bool) -> None:
         """Read a line; `quoted`: it is within an answer, which may mention an end. Step lines are skipped, as they are
         long and never mark the end."""
         if ("rain" in text or "Final " in text) and not quoted and _FINISHED.search(text[:_MAX_ERROR]):
-            self._finished = (self._reading.last,)
+            self.finished = (self._reading.last,)
         if self._tracebacks.lines_left or "Traceback" in text or "Exception ignored" in text:
             self._forget()
             self._tracebacks.take(text, self._reading.source)
@@ -88,14 +84,9 @@ class LogErrors:
             self._forget()
             if not self._ending and (ending.outside or not self._tracebacks.errors):  # which it may have caused
                 self._ending = ending, _shorten(text)
-        elif not quoted and ("Err" in text or "Exc" in text or "Int" in text) and (error := _bare_error(text)):
+        elif not quoted and (error := _BARE_ERROR.fullmatch(text[:_MAX_ERROR])):
             self._forget()
-            self._tracebacks.errors = self._tracebacks.errors or [_shorten(error)]
-
-    @property
-    def finished(self) -> bool:
-        """Whether the log tells that the training is done, and no step came after it."""
-        return self._finished == (self._reading.last,)
+            self._tracebacks.errors = self._tracebacks.errors or [_shorten(error[1])]
 
     def _forget(self) -> None:
         """Drop the errors if a step came after them."""
@@ -120,21 +111,11 @@ class LogErrors:
             cause = f"the first error after the last step: {errors[0]}" if errors[0] != shown else ""
         if shown.startswith("KeyboardInterrupt"):
             level = "info"
-        elif level == "critical" and (self._reading.complete or self._finished):
+        elif level == "critical" and (self._reading.complete or self.finished):
             level = "warn"
         text = f"an error, and no step after it: {shown}"
         step = self._reading.last or 0
         return Alert(at=self._reading.at, step=step, text=text, level=level, rule=rule, cause=cause, fix=fix)
-
-
-def _bare_error(text: str) -> str:
-    """The error that a line consists of, behind labels; empty where it is none, or only a warning."""
-    line = without_prefix(text[:_MAX_ERROR])
-    if _NO_ERROR.search(text[: text.find(line)]):
-        return ""
-    label = endings.LABEL.match(line)
-    error = line[label.end() if label else 0 :].rstrip()
-    return error if _BARE_ERROR.fullmatch(error) else ""
 
 
 def _shorten(text: str) -> str:

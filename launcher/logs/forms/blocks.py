@@ -83,19 +83,16 @@ class Blocks(Form):
             yield from self.finish()
             self._evaluated = title is not None and title[1] is not None
 
-    @property
-    def _open(self) -> bool:
-        return bool(self._metrics) or self._in_box or self._evaluated or self.reading.header is not None
-
     def _belongs(self, line: str, entry: re.Match[str] | None) -> bool:
-        if entry and self._add(entry[1].strip(), line[entry.end() :]):
+        in_block = bool(self._metrics) or self._in_box or self._evaluated or self.reading.header is not None
+        if entry and self._add(entry[1].strip(), line[entry.end() :], in_block):
             return True
-        return not line.strip() or line[0] in _BOX or (self._open and _OTHER_ENTRY.match(line) is not None)
+        return not line.strip() or line[0] in _BOX or (in_block and _OTHER_ENTRY.match(line) is not None)
 
-    def _add(self, name: str, text: str) -> bool:
+    def _add(self, name: str, text: str, in_block: bool) -> bool:
         text = text.strip().lstrip("`*")
         number = leading_number(text)
-        if number is None or not (self._open or is_measurement(name) or name.casefold() in _STEP_NAMES):
+        if number is None or not (in_block or is_measurement(name) or name.casefold() in _STEP_NAMES):
             return False
         unit = _SHARE.sub("", text[number[1] :].lstrip("`* ,").rstrip("`*, "))
         if unit.casefold() not in _UNITS:
