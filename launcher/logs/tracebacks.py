@@ -69,8 +69,7 @@ class LogErrors:
         self._tracebacks = TracebackReader()
         self._ending: tuple[endings.LogEnding, str] | None = None  # an end without a traceback, and its line
         self._last_step: int | None = None  # last step before the errors
-        self.finished: tuple[int | None] | None = None
-        """The last step before the line that tells that the training is done."""
+        self.finished: tuple[int | None] | None = None  # last step before the line that tells the training's end
 
     def watch(self, text: str, quoted: bool) -> None:
         """Read a line; `quoted`: it is within an answer, which may mention an end. Step lines are skipped, as they are
@@ -80,11 +79,16 @@ class LogErrors:
         if self._tracebacks.lines_left or "Traceback" in text or "Exception ignored" in text:
             self._forget()
             self._tracebacks.take(text, self._reading.source)
-        elif not quoted and not text.startswith("step:") and (ending := endings.find(text)):
+        elif not quoted and not text.startswith("step:"):
+            self._take_ending(text)
+
+    def _take_ending(self, text: str) -> None:
+        """Read a line that may be an end without a traceback."""
+        if ending := endings.find(text):
             self._forget()
             if not self._ending and (ending.outside or not self._tracebacks.errors):  # which it may have caused
                 self._ending = ending, _shorten(text)
-        elif not quoted and (error := _BARE_ERROR.fullmatch(text[:_MAX_ERROR])):
+        elif error := _BARE_ERROR.fullmatch(text[:_MAX_ERROR]):
             self._forget()
             self._tracebacks.errors = self._tracebacks.errors or [_shorten(error[1])]
 

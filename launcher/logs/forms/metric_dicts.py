@@ -58,8 +58,7 @@ class MetricDicts(Form):
     def _rising_step(self, node: dict[str, Any]) -> tuple[int, int] | None:
         """The step of a dict under another name, which is removed from it: one that may be a step's, and rises."""
         for name in filter(dicts.STEP_NAME.fullmatch, node if self.reading.bar is None else ()):
-            step = dicts.as_step(node[name])
-            if step is not None and self.reading.numbers.rises(name, step):
+            if (step := dicts.as_step(node[name])) is not None and self.reading.numbers.rises(name, step):
                 del node[name]
                 return step, 0
         return None
