@@ -119,9 +119,7 @@ def newcombe(a: HeldOut, b: HeldOut) -> tuple[float, float] | None:
 
 
 def compare_paired(a: Sequence[float], b: Sequence[float]) -> ScoreDifference:
-    """Scores of the same items, in the same order. Raises `ValueError` where their numbers differ or are 0."""
-    if len(a) != len(b) or not a:
-        raise ValueError(f"{len(a)} and {len(b)} scores; use one of each run for each item")
+    """Scores of the same items, one at least, in the same order."""
     n, mean_a, mean_b = len(a), math.fsum(a) / len(a), math.fsum(b) / len(b)
     if {*a, *b} <= {0.0, 1.0}:
         only_a = sum(one > other for one, other in zip(a, b, strict=True))

@@ -10,6 +10,7 @@ from launcher.views.record import RunRecord
 
 UNKNOWN = "there is no validation, so nothing is known of held-out data"
 Outcome = Literal["reached", "not reached", "not measured"]
+Status = Literal["pass", "fail", "not measured", "no bound"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,12 @@ class GoalResult:
 
     @property
     def title(self) -> str:
-        if self.goal:
-            return f"Goal {self.goal.text}: {self.outcome}"
-        return "No goal was given"
+        return f"Goal {self.goal.text}: {self.outcome}" if self.goal else "No goal was given"
+
+    @property
+    def status(self) -> Status:
+        """As that of a row of a report."""
+        return "pass" if self.outcome == "reached" else "fail" if self.outcome == "not reached" else "not measured"
 
 
 def judge_goal(record: RunRecord, value: float | None) -> GoalResult:

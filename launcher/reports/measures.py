@@ -10,21 +10,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import label
 from launcher.core.state import LEVELS
-from launcher.reports.goal import GoalResult
+from launcher.reports.goal import GoalResult, Status
 from launcher.views.record import RunRecord
 from launcher.views.trace import Trace
 
-Status = Literal["pass", "fail", "not measured", "no bound"]
 GOOD_SCORE = 0.8  # of an answer; a reward of several parts gives less than 1 to right answers, too
 ENOUGH_ANSWERS = 10  # the guide reads 10 to 20
 SWING = 3.0  # longest step in medians: steps of answers of odd lengths stay below
 FULL = 23 / 24  # of a card's memory: the allocator needs the rest, so what comes near it may end by out-of-memory
 NEAR = 20 / 24
+MOST_PARTS = 50
 BUSY, IDLE = 70.0, 30.0  # percent of the time in which a GPU computes
 STABLE: tuple[tuple[str, ...], ...] = (
     ("actor/pg_loss", "train/loss", "actor/dpo_loss"),
@@ -116,12 +115,12 @@ def _gpu_memory(record: RunRecord) -> ReportRow:
 # ---- the reward's parts
 
 
-def reward_parts(record: RunRecord, most: int = 50) -> list[tuple[str, str, Trace]]:
+def reward_parts(record: RunRecord) -> list[tuple[str, str, Trace]]:
     """Label, metric and values of each part of the score, and of the sums over rules and over reward models; at most
-    `most` of them."""
+    MOST_PARTS of them."""
     part = re.compile(r"critic/score/[^/]+/mean|train/core/reward/.+")
     parts = [(label(name), name, trace) for name, trace in record.traces.items() if part.fullmatch(name)]
-    return [each for each in parts if each[2].count][:most]
+    return [each for each in parts if each[2].count][:MOST_PARTS]
 
 
 # ---- the checklist
@@ -167,9 +166,8 @@ def _gap(record: RunRecord) -> ReportRow:
 
 
 def _target(goal: GoalResult) -> ReportRow:
-    status: Status = {"reached": "pass", "not reached": "fail"}.get(goal.outcome, "not measured")  # type: ignore[assignment]
     figure = f"{goal.measured.shown}; goal {goal.goal.text}" if goal.goal and goal.measured else ""
-    return ReportRow("held-out score meets the goal", status, figure, "" if goal.goal else "give one with --goal")
+    return ReportRow("held-out score meets the goal", goal.status, figure, "" if goal.goal else "give one with --goal")
 
 
 def _answers_good(record: RunRecord) -> ReportRow:

@@ -45,10 +45,6 @@ class Report:
     checklist: list[ReportRow]
 
     @property
-    def goal_status(self) -> str:
-        return {"reached": "pass", "not reached": "fail"}.get(self.goal.outcome, "")
-
-    @property
     def verdict_status(self) -> str:
         return {"learned": "pass", "harmed": "fail"}.get(self.record.verdict.kind, "")
 

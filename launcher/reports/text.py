@@ -24,11 +24,11 @@ def one_line(text: object, most: int = 300) -> str:
     return " ".join(cut(text, most).split())
 
 
-def setting_text(name: str, value: Any, most: int = 200) -> str:
+def setting_text(name: str, value: Any) -> str:
     """A setting's value as text; that of a secret is hidden."""
     if value is not None and is_secret_name(name):
         return MARK
-    return one_line("null" if value is None else value if isinstance(value, str) else repr(value), most)
+    return one_line("null" if value is None else value if isinstance(value, str) else repr(value), 200)
 
 
 def for_page(value: Any) -> Any:

@@ -6,14 +6,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from launcher.core.metrics import catalogue
 
-GUIDE_DISTRIBUTIONS: Mapping[str, str] = MappingProxyType({
+GUIDE_DISTRIBUTIONS: Mapping[str, str] = {
     "critic/rewards": "train/core/reward/distribution",
     "actor/grad_norm": "train/core/grad_norm/distribution",
-})  # fmt: skip
+}
 _HELD_OUT = re.compile(r"val-core/.+/reward/(mean@[0-9]+)")
 
 

@@ -80,16 +80,17 @@ def run_in(folder: Folder) -> LogOrRun:
 
 
 def find(name: str, root: Path) -> LogOrRun:
-    """The log file at a path, `-` for standard input, or a run by its folder, project/experiment, or experiment.
-    Raises `Problems` where there is neither."""
+    """The log file at a path, `-` for standard input, or a run by its folder, project/experiment, or experiment; of a
+    folder that is no run, its `trainer_state.json`. Raises `Problems` where there is none of these."""
     stream = copied(name)
     path, title = stream or Path(name), "standard input" if name == "-" else name
     if not stream and (os.path.isdir(name) or not os.path.exists(name)):
         if folder := store.named(name, root):
             return run_in(folder)
-        if not (state := state_in(name)):
+        path = Path(name, trainer_state.NAME)
+        if not os.path.isfile(path):
             raise Problems(not_found(name, root))
-        path, title = state, str(state)
+        title = str(path)
     return log_in(path, title, piped=stream is not None)
 
 
@@ -97,12 +98,6 @@ def log_in(path: Path, title: str, *, piped: bool = False) -> LogOrRun:
     """The log in a file. Raises `Problems` as `open_log` does."""
     log = open_log(path, piped=piped)
     return LogOrRun(LogAsFolder(path, title), log.kind, log.events, log)
-
-
-def state_in(name: str) -> Path | None:
-    """The `trainer_state.json` of the folder of that name; None where there is none."""
-    path = Path(name, trainer_state.NAME)
-    return path if os.path.isfile(path) else None
 
 
 def copied(name: str) -> Path | None:

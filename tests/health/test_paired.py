@@ -76,9 +76,6 @@ def test_the_test_is_chosen_by_the_scores() -> None:
     shares = compare_paired([1, 0, 0, 1, 0], [1, 1, 1, 1, 0])
     assert (shares.method, shares.only_a, shares.only_b, shares.value) == ("McNemar exact", 0, 2, pytest.approx(0.4))
     assert compare_paired([0.5, 0.1], [0.7, 0.2]).method == "paired t test"
-    for a, b in (([], []), ([1.0], [1.0, 0.0])):
-        with pytest.raises(ValueError, match="one of each run for each item"):
-            compare_paired(a, b)
 
 
 @pytest.mark.parametrize(("t", "freedom", "tails"), [

@@ -64,14 +64,8 @@ def records(run: Run) -> list[dict[str, float]]:
 def box(step: int, values: Values, steps: int) -> str:
     cells = [f"{name}={value!r}" for name, value in VERL(values).items()]
     rows = [f"│ {a:<40} │ {b:<40} │" for a, b in zip(cells[::2], [*cells[1::2], ""], strict=True)]
-    return "\n".join(
-        [
-            f"╭──── Metric Table ────╮\n│ Global Step: {step}/{steps} │",
-            "├── Training ──┬── Rollout ──┤",
-            *rows,
-            "╰────╯",
-        ]
-    )
+    heading = f"╭──── Metric Table ────╮\n│ Global Step: {step}/{steps} │\n├── Training ──┬── Rollout ──┤"
+    return "\n".join([heading, *rows, "╰────╯"])
 
 
 def grid(step: int, values: Values, steps: int) -> str:
@@ -89,26 +83,20 @@ def table(between: str, edge: str = "", rule: str = "") -> Callable[[Run], str]:
     return write
 
 
+ROLLOUT = words("reward=rollout/raw_reward length=rollout/response_lengths")
+STEP = words("loss=train/loss kl=train/kl_loss grad_norm=train/grad_norm entropy=train/entropy_loss lr=train/lr-pg_0")
+SPEED = {"perf/rollout_time": 12.5, "perf/tokens_per_gpu_per_sec": 100.0}
+
+
 def rollouts(per: int) -> Callable[[Run], str]:
     """slime: a rollout and its speed are numbered by the rollout, of which each has `per` steps."""
 
-    def write(run: Run) -> str:
-        text = []
-        for i, values in enumerate(run):
-            if i % per == 0:
-                text.append(
-                    f"[{STAMP} data.py:9] rollout {i // per}: {words('reward=rollout/raw_reward length=rollout/response_lengths')(values)}"
-                )
-            text.append(
-                f"[{STAMP} model.py:9] step {i}: {words('loss=train/loss kl=train/kl_loss grad_norm=train/grad_norm entropy=train/entropy_loss lr=train/lr-pg_0')(values)}"
-            )
-            if (i + 1) % per == 0:
-                text.append(
-                    f"[{STAMP} perf.py:9] perf {i // per}: {{'perf/rollout_time': 12.5, 'perf/tokens_per_gpu_per_sec': 100.0}}"
-                )
-        return "\n".join(text)
+    def of_step(i: int, values: Values) -> str:
+        before = [f"[{STAMP} data.py:9] rollout {i // per}: {ROLLOUT(values)}"] if i % per == 0 else []
+        after = [f"[{STAMP} perf.py:9] perf {i // per}: {SPEED}"] if (i + 1) % per == 0 else []
+        return "\n".join([*before, f"[{STAMP} model.py:9] step {i}: {STEP(values)}", *after])
 
-    return write
+    return lambda run: "\n".join(of_step(i, values) for i, values in enumerate(run))
 
 
 FORMS: Mapping[str, Callable[[Run], str | bytes]] = {

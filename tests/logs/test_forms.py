@@ -124,6 +124,7 @@ def test_s2_printed_samples_are_of_the_step_that_follows_and_as_they_were_writte
     response = "1: Janet eats 3 eggs...\nstep 2: #### 18\n20 files, 2025-05-01 10:00:00 INFO x"
     assert {each.response for each in found} == {response}
     assert steps(text)[2:] == [(11, {"val/x": 0.5})]
+    assert [each.step for each in samples(step(9) + SAMPLE)] == [10], "at the end of the log"
 
 
 @pytest.mark.parametrize(

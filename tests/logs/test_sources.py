@@ -51,42 +51,29 @@ def test_a_growing_log_is_read_line_by_line_as_lines_are_whole(tmp_path):
     assert {event.at for event in growing(path).new()} == {5.0}
 
 
-def test_a_bar_has_no_end_and_is_read_all_the_same(tmp_path):
-    bar = "\rTraining Progress:  20%|██        | {}/10 [00:10<00:40, 5.00s/it]"
-    path = log_at(tmp_path, line(1) + bar.format(1))
-    log = growing(path)
-    seen = [event.step for event in log.new() if isinstance(event, LogProgress)]
-    with path.open("a") as file:
-        file.write(bar.format(2))
-    seen += [event.step for event in log.new() if isinstance(event, LogProgress)]
-    assert seen == [1, 2] and not list(log.new())
+BAR = "\rTraining Progress:  20%|██        | {}/10 [00:10<00:40, 5.00s/it]"
+STATE = '{"log_history": [{"loss": 0.5, "step": 5}'
 
 
-@pytest.mark.parametrize(("anew", "looks"), [
-    (0, [(None, []), (line(1), [1])]),  # not there yet
-    (2, [(line(1) + line(2), [1, 2]), (line(7), [7]), ("".join(map(line, range(10, 20))), [*range(10, 20)])]),
-    (1, [("{'loss': 0.5}\n{'loss': 0.25}\n", [1, 2]), ("{'loss': 0.75}\n", [1])]),  # what is counted begins anew, too
-    (0, [("{'loss': 0.5}\n{'loss'", [1]), (None, []), ("{'loss': 0.125}\n", [2])]),  # rotated, with its last line cut
+@pytest.mark.parametrize(("name", "anew", "looks"), [
+    ("a.log", 0, [(None, []), (line(1), [1])]),  # not there yet
+    ("a.log", 2, [(line(1) + line(2), [1, 2]), (line(7), [7]), ("".join(map(line, range(10, 20))), [*range(10, 20)])]),
+    ("a.log", 1, [("{'loss': 0.5}\n{'loss': 0.25}\n", [1, 2]), ("{'loss': 0.75}\n", [1])]),  # counts begin anew, too
+    ("a.log", 0, [("{'loss': 0.5}\n{'loss'", [1]), (None, []), ("{'loss': 0.125}\n", [2])]),  # rotated, its end cut
+    ("a.log", 0, [(line(1) + BAR.format(1), [1, 1]), (line(1) + BAR.format(1) + BAR.format(2), [2])]),  # has no end
+    ("trainer_state.json", 0, [(f"{STATE}]}}", [5]), (STATE + ', {"loss": 0.25, "step": 10}]}', [10])]),
 ])  # fmt: skip
-def test_a_log_that_is_written_anew_or_rotated(tmp_path, anew, looks):
-    path = tmp_path / "verl.log"
+def test_a_log_that_is_written_anew_or_rotated(tmp_path, name, anew, looks):
+    path = tmp_path / name
     log = growing(path)
     for text, found in looks:
         if text is not None:
             path.write_text(text)
         elif path.exists():
-            path.rename(tmp_path / "verl.log.1")
-        assert numbers(log.new()) == found
+            path.rename(tmp_path / "old")
+        assert [event.step for event in log.new() if isinstance(event, Step | LogProgress)] == found
+        assert not list(log.new()), "twice"
     assert log.readings == anew
-
-
-def test_a_trainer_state_that_is_written_anew_gives_what_is_new(tmp_path):
-    path = tmp_path / "trainer_state.json"
-    log = growing(path)
-    path.write_text('{"log_history": [{"loss": 0.5, "step": 5}]}')
-    assert numbers(log.new()) == [5]
-    path.write_text('{"log_history": [{"loss": 0.5, "step": 5}, {"loss": 0.25, "step": 10}]}')
-    assert numbers(log.new()) == [10] and not numbers(log.new())
 
 
 VERL_FILE = b'{"step":1,"data":{"a":1}}\n{"step":2,"data":{"a":1}}\n'

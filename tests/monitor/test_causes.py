@@ -58,17 +58,22 @@ ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
     ("somebody's code", 1, crash("ValueError: x"), (), 0, failure.CODE),
     ("an end without a word", 3, None, (), 0, failure.CODE),
     ("another program refuses its words", 2, None, ("usage: main_ppo",), 0, failure.CONFIGURATION),
+    ("the disk, by its last lines", 1, None, ("x", "OSError: No space left on device", "y"), 0, failure.DISK),
 ]  # fmt: skip
+SAID = {
+    "kill -9": "rank 0: killed by SIGKILL, often because memory ran out",
+    "the kernel took it": "rank 0: killed by SIGKILL, as the machine's memory ran out",
+    "an abort says why": f"rank 0: killed by SIGABRT: {NCCL[1]}",
+    "the disk, by its last lines": "rank 0: ended with exit code 1: OSError: No space left on device",
+}
 
 
-@pytest.mark.parametrize(
-    ("code", "crashed", "last", "kills", "cause"), [row[1:] for row in ALONE], ids=[r[0] for r in ALONE]
-)
+@pytest.mark.parametrize(("what", "code", "crashed", "last", "kills", "cause"), ALONE, ids=[row[0] for row in ALONE])
 def test_the_cause_of_one_process(
-    code: int, crashed: Crashed | None, last: tuple[str, ...], kills: int, cause: Cause
+    what: str, code: int, crashed: Crashed | None, last: tuple[str, ...], kills: int, cause: Cause
 ) -> None:
     verdict = diagnose(ProcessExit(0, code, crashed, last), [], "", kills)
-    assert verdict.cause is cause
+    assert verdict.cause is cause and verdict.why == SAID.get(what, verdict.why)
     assert verdict.rank == 0 and verdict.why.startswith("rank 0: ") and not verdict.why.endswith(": ")
 
 
@@ -102,20 +107,6 @@ def test_a_lost_node_goes_before_what_its_processes_left() -> None:
     assert (verdict.cause, verdict.rank, verdict.why) == (failure.NODE, None, "node 10.0.0.2 is gone")
     assert diagnose(None, [], "", 0).cause is failure.NODE
     assert diagnose(None, [], "ray.exceptions.OutOfMemoryError: Task was killed", 0).cause is failure.MEMORY
-
-
-@pytest.mark.parametrize(
-    ("code", "last", "kills", "output"),
-    [
-        (-9, (), 0, "rank 0: killed by SIGKILL, often because memory ran out"),
-        (-9, (), 2, "rank 0: killed by SIGKILL, as the machine's memory ran out"),
-        (-6, NCCL, 0, f"rank 0: killed by SIGABRT: {NCCL[1]}"),
-        (1, ("x", "OSError: No space left on device", "y"), 0,
-         "rank 0: ended with exit code 1: OSError: No space left on device"),
-    ],
-)  # fmt: skip
-def test_what_is_said_of_it(code: int, last: tuple[str, ...], kills: int, output: str) -> None:
-    assert diagnose(ProcessExit(0, code, None, last), [], "", kills).why == output
 
 
 # ---- what a process left

@@ -86,9 +86,6 @@ def test_a_stopped_process_is_named_where_no_duration_is_known(
     looks = [0.5 * number for number in range(1, 400)]
     named = [at for at in looks if made.stalls(state, 1000.0 + at, lambda at=at: stopped(at))]
     assert named == [named_at] and len(asked) <= 4
-    made, state = watch(told)
-    silence = UNKNOWN_S - 1.0 if told is not TRAINED else 14.0
-    assert not any(made.stalls(state, 1000.0 + at, lambda: False) for at in range(int(silence)))
 
 
 def test_an_attempt_knows_what_those_before_it_took() -> None:

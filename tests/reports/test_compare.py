@@ -185,10 +185,10 @@ def test_training_scores_of_different_kinds_are_named(make_run: Any) -> None:
         assert ("training score, last steps", *expected) in compare(one, other).results
 
 
-def seeds(make_run: Any, kl: float, rights: list[int], first: int = 0) -> list[Folder]:
+def seeds(make_run: Any, kl: float, rights: list[int]) -> list[Folder]:
     """Runs of a setting with these numbers of right answers out of 200, and a seed each."""
     found = []
-    for seed, right in enumerate(rights, start=first):
+    for seed, right in enumerate(rights):
         name, events = f"kl-{kl}-{seed}", [*begin(rows=200), validated(9, right, 200)]
         found.append(make_run(events, name, SPEC.format(kl=kl, name=name) + f"seed: {seed}\n"))
     return found

@@ -329,9 +329,7 @@ def test_an_accuracy_on_pairs_is_not_compared_with_a_score_of_answers(record: An
 
 
 @pytest.mark.parametrize(("first", "shown"), [(5, False), (6, True), (4, False)])
-def test_a_best_validation_is_named_where_it_is_better_than_the_last(
-    page_of: Any, first: int, shown: bool
-) -> None:
+def test_a_best_validation_is_named_where_it_is_better_than_the_last(page_of: Any, first: int, shown: bool) -> None:
     assert ("best, at step 1" in page_of([*begin(), validated(1, first, 10), validated(2, 5, 10)])) is shown
 
 

@@ -66,22 +66,16 @@ def awkward() -> list[Event]:
     events: list[Event] = [Started(at=100.0, run="p/one", algorithm="GRPO", processes=1)]
     for step in range(13):
         if step % 6 == 0:
-            text = "2 + 2 = ? \u2028 <b>é</b> \ud800"
-            sample = Sample(
-                at=100.5 + step, step=step, data_source="gsm8k", prompt=text, response="4", ground_truth="4", score=1.0
-            )
-            events.append(sample)
-        events.append(
-            Distribution(at=100.6 + step, step=step, name="critic/rewards", edges=(0.0, 0.5, 1.0), counts=(step, 2))
-        )
+            answer = {"prompt": "2 + 2 = ? \u2028 <b>é</b> \ud800", "response": "4", "ground_truth": "4"}
+            events.append(Sample(at=100.5 + step, step=step, data_source="gsm8k", score=1.0, **answer))
+        spread = {"name": "critic/rewards", "edges": (0.0, 0.5, 1.0), "counts": (step, 2)}
+        events.append(Distribution(at=100.6 + step, step=step, **spread))
         events.append(Step(at=101.0 + step, step=step, metrics=metrics(step)))
     events.insert(10, Alert(at=104.5, step=3, text="entropy is low", rule="entropy"))  # after step 3
-    events.append(
-        Alert(at=114.0, step=12, text="the reward fell", level="critical", rule="reward", fix="optim.lr=5e-7")
-    )
-    events.append(Restarted(at=115.0, step=7, attempt=2, cause="killed", why="rank 0 was killed"))
-    events += [Step(at=116.0 + step, step=step, metrics=metrics(step, 2)) for step in range(8, 13)]
-    return [*events, Ended(at=130.0, how="finished")]
+    fell = Alert(at=114.0, step=12, text="the reward fell", level="critical", rule="reward", fix="optim.lr=5e-7")
+    back = Restarted(at=115.0, step=7, attempt=2, cause="killed", why="rank 0 was killed")
+    again = [Step(at=116.0 + step, step=step, metrics=metrics(step, 2)) for step in range(8, 13)]
+    return [*events, fell, back, *again, Ended(at=130.0, how="finished")]
 
 
 @pytest.fixture

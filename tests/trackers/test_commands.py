@@ -96,12 +96,9 @@ def test_a_running_run_is_followed_to_its_end(folder, tmp_path, until):
 # ---- settings and the plan
 
 
-@pytest.mark.parametrize("word", ['trainer.logger=["console","wandb"]', "trainer.logger=[console,wandb]"])
-def test_verls_spelling_is_taken(word):
-    assert resolve([*WORDS, word]).trainer.logger == ("console", "wandb")
-
-
-def test_an_unknown_tracker_is_named():
+def test_verls_spelling_is_taken_and_an_unknown_tracker_named():
+    for word in ('trainer.logger=["console","wandb"]', "trainer.logger=[console,wandb]"):
+        assert resolve([*WORDS, word]).trainer.logger == ("console", "wandb")
     (problem,) = try_resolve([*WORDS, "trainer.logger=[console,tensorbord]"]).problems
     assert str(problem) == "trainer.logger: got 'tensorbord', which is not a tracker; did you mean tensorboard?"
 
