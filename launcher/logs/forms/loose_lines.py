@@ -41,9 +41,7 @@ _POSITION = re.compile(
     re.IGNORECASE,
 )
 """How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
-_RICH_BAR = re.compile(
-    r"[━╸╺]{4,400}\s{1,8}(?:[0-9]{1,3}%\s{1,4})?([0-9]{1,9}/[0-9]{1,9})(?: [0-9]{1,3}:[0-9:]{4,5}(?: •.{0,40}?/s)?)?"
-)
+_RICH_BAR = re.compile(r"[━╸╺]{4,400}\s{1,8}(?:\d{1,3}%\s{1,4})?(\d{1,9}/\d{1,9})(?: \d[\d:]{6,8}(?: •.{0,40}?/s)?)?")
 """A bar of Rich around its count and total, with its share, clock and pace."""
 _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I

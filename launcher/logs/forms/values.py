@@ -17,8 +17,7 @@ _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[
 _GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
 _DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9,\])]|\.[0-9])")
 _SCALE = re.compile(r"([kKM])(?!\w)")
-_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6}
-"""G is none of them: behind a number it is the unit of memory, which metrics have in gigabytes, too."""
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6}  # without G, the unit of memory, which metrics have in gigabytes
 _CLOCK = re.compile(r"[:_][0-9]|-[0-9]{2}-")
 _MAX_TEXT = 1_000
 MOST_STEPS = 2**62
