@@ -81,7 +81,11 @@ def with_bars(counts: list[int]) -> str:
 TEXTS = {
     "loose blocks, where there is nothing else": (STRAY["rewards"], [1, 2]),
     "dicts whose step has another name": (
-        "".join(f'{{"train_step": {step}, "loss": 0.5, "max_steps": 90}}\n' for step in (10, 20, 30)), [10, 20, 30]
+        "".join(
+            f'{{"train_step": {step}, "loss": 0.5, "max_steps": 90}}\n{{"train_step": {step}, "eval_loss": 0.5}}\n'
+            for step in (10, 20, 30)
+        ),
+        [10, 10, 20, 20, 30, 30],
     ),
     "a number of steps that rises for a while is no step": (
         "".join(f'{{"env_steps": {count}, "loss": 0.{count}}}\n' for count in (3, 4, 5, 6, 4)), [1, 2, 3, 4, 5]

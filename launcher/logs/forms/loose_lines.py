@@ -34,10 +34,10 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _POSITION = re.compile(
-    r"[\s|]{0,8}(?:(?!epoch)[\w.]{1,40}(?: \||:) )?(?:[\[(]?(?:[a-z]{1,12} )?epoch(?:\(train\))?[ :=#|]{0,10}\[?\s{0,4}"
-    r"([0-9]{1,9})(?![.]?[0-9])(?:\s?/\s?([0-9]{1,9}))?\]?[\s:|,-]{0,10})?"
-    rf"(?:\[?(?:batch[ =:]{{1,2}})?\s{{0,8}}{_COUNT}\s{{0,4}}/\s{{0,4}}{_COUNT}(?:\s?\([0-9. ]{{1,6}}%\))?\]?"
-    r"(?![\w/.:-]|\s[0-9]{1,2}:))?",
+    r"[\s|]{0,8}(?:(?!epoch)[\w.]{1,40}(?: \||:) )?(?:[\[(]?(?:[a-z]{1,12} )?(?:epoch(?:\(train\))?|"
+    r"(?<=train: )(?=[0-9]{1,9} \[))[ :=#|]{0,10}\[?\s{0,4}([0-9]{1,9})(?![.]?[0-9])(?:\s?/\s?([0-9]{1,9}))?\]?"
+    rf"[\s:|,-]{{0,10}})?(?:\[?(?:batch[ =:]{{1,2}})?\s{{0,8}}{_COUNT}\s{{0,4}}/\s{{0,4}}{_COUNT}"
+    r"(?:\s?\([0-9. ]{1,6}%\))?\]?(?![\w/.:-]|\s[0-9]{1,2}:))?",
     re.IGNORECASE,
 )
 """How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
@@ -185,10 +185,10 @@ def _unmarked_entries(text: str) -> dict[str, float]:
 
 
 def _separated_entries(text: str) -> dict[str, float]:
-    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars. Empty for prose: other text between the commas,
+    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. Empty for prose: other text between the commas,
     too few known names, or whole numbers only."""
     barred = "|" in text
-    parts = [part for part in re.split(r"\|" if barred else "[,;] ", text) if part.strip(" :-])")]
+    parts = [part for part in re.split(r"\|" if barred else "[,;] | - ", text) if part.strip(" :-])")]
     pairs = [(match[1], number[0]) for part in parts if (match := _SPACED_PAIR.fullmatch(part))
              and (number := leading_number(match[2]))]  # fmt: skip
     metrics = dict(pairs)

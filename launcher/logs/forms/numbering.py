@@ -146,7 +146,7 @@ class Numbering:
         """Whether the numbers of this name in dicts rise, so that it is their step."""
         numbers = self._rising.setdefault(name, _RiseCounter())
         numbers.see(number)
-        rise = numbers.steady and not numbers.same
+        rise = numbers.steady and numbers.same <= numbers.rose  # an evaluation may repeat each
         if self.basis.step_name is None and rise and numbers.rose >= _MIN_STEPS:
             self._change_basis(step_name=name)
         elif self.basis.step_name == name and not rise:
