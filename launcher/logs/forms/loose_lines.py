@@ -185,8 +185,8 @@ def _unmarked_entries(text: str) -> dict[str, float]:
 
 
 def _separated_entries(text: str) -> dict[str, float]:
-    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. Empty for prose: other text between the commas,
-    too few known names, or whole numbers only."""
+    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. Empty for prose: other text between
+    them, too few known names, or whole numbers only."""
     barred = "|" in text
     parts = [part for part in re.split(r"\|" if barred else "[,;] | - ", text) if part.strip(" :-])")]
     pairs = [(match[1], number[0]) for part in parts if (match := _SPACED_PAIR.fullmatch(part))
