@@ -109,8 +109,8 @@ def test_a_metric_has_the_meaning_of_its_mean_of_its_pattern_or_of_its_training(
         ("grpo/score/mean", "critic/score/mean"), ("rl_trainer/grad_norm", "actor/grad_norm"),
         ("tokens/response_length/mean", "response_length/mean"), ("grpo_loss/total_loss", "actor/loss"),
         ("train/loss_step", "train/loss"), ("reward_epoch", "critic/score/mean"),
-        ("my_critic/grad_norm", ""), ("a/ref/learning_rate", ""), ("test/x/score/mean", ""), ("x_length/clip_ratio", ""),
-        ("rewards/mean_reward", ""), ("env_step", ""), ("a/loss", ""),
+        ("my_critic/grad_norm", ""), ("a/ref/learning_rate", ""), ("x_length/clip_ratio", ""),
+        ("test/x/score/mean", ""), ("rewards/mean_reward", ""), ("env_step", ""), ("a/loss", ""),
         ("of/nobody", ""), ("", ""),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ from launcher.core.metrics import catalogue
 
 # Every repetition is bounded and every pattern anchored where it is used: the time to read a line is linear in it.
 _NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+]?[0-9]{1,4})?|nan|inf(?:inity)?)"
-_PREFIX = re.compile(rf"{_NUMBER}|[-+]?\.(?:nan|inf)\b", re.IGNORECASE)  # the last are YAML's
+_PREFIX = re.compile(_NUMBER.replace("nan|inf", r"\.?nan|\.?inf"), re.IGNORECASE)  # with a point those of YAML
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
@@ -38,14 +38,16 @@ def leading_number(text: str) -> tuple[float, int] | None:
     time or date, as `1:02:03` and `2025-05-01`."""
     if match := _WRAPPED.match(text):
         return float(match[1]), match.end()
-    if (match := _DECIMAL_COMMA.match(text)) and not _GROUPED.match(text):
-        return float(f"{match[1]}.{match[2]}"), match.end()
     match = _GROUPED.match(text) or _PREFIX.match(text)
     if not match or _CLOCK.match(text, match.end()):
         return None
-    number = float(match[0].lower().replace(",", "").replace(".n", "n").replace(".i", "i"))
-    scale = _SCALE.match(text, match.end())
-    return (number * _SCALES[scale[1]], scale.end()) if scale else (number, match.end())
+    digits, end = match[0].replace(",", ""), match.end()
+    after = text[end : end + 1]
+    if after == "," and (decimal := _DECIMAL_COMMA.match(text)):
+        return float(f"{decimal[1]}.{decimal[2]}"), decimal.end()
+    number = float(digits if digits[-1] <= "9" else digits.replace(".", ""))  # YAML writes .nan
+    scale = _SCALE.match(text, end) if after in _SCALES else None
+    return (number * _SCALES[scale[1]], scale.end()) if scale else (number, end)
 
 
 def unscaled(name: str, value: float) -> tuple[str, float]:
