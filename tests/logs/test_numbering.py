@@ -133,6 +133,8 @@ def test_the_bar_beside_a_dict_has_its_step_where_it_moves(tmp_path, counts, wan
 def test_a_bar_that_stands_behind_its_dict_has_its_step(tmp_path):
     text = "".join(f"{line}{BAR.format(1, 10 * at)}\n" for at, line in enumerate(DICTS, 1))
     assert [step for step, _ in numbered(tmp_path, text)] == [10, 20, 30, 40, 50]
+    text = "".join(f"{PANEL.format(at)}{line}{BAR.format(1, at)}\n" for at, line in enumerate(DICTS, 1))
+    assert [step for step, _ in numbered(tmp_path, text)] == [1, 2, 3, 4, 5]
 
 
 EVALUATIONS = {

@@ -46,8 +46,8 @@ class Basis:
     by_bar: bool = True
     """Whether a dict's step is the count of the bar before it."""
     by_heading: bool = True
-    every: int = 1
-    """Steps from one dict to the next, where dicts can only be counted."""
+    every: int = 0
+    """Steps from one dict to the next, where dicts can only be counted; 0 until something tells it."""
     step_name: str | None = None
     """The name of the step in dicts, where it is none of the usual ones; empty where one that rose fell again."""
 
@@ -177,7 +177,7 @@ class Numbering:
                 return bar
             self._change_basis(by_bar=False)  # the bar did not move between two dicts
         self.counted = True
-        self._number = self.count * self.basis.every
+        self._number = self.count * max(self.basis.every, 1)
         return self._number
 
     def again(self) -> int:
@@ -186,7 +186,7 @@ class Numbering:
 
     def panel(self, number: int) -> None:
         """Take the step from the title of TRL's table of answers, which belongs to the dict before it."""
-        if self.counted and number != self._number:
+        if self.counted and number != self._number and self.basis.every != 1:
             every, remainder = divmod(number, max(self.count, 1))
             self._change_basis(every=1 if remainder or self.basis.every > 1 else every)
 
