@@ -25,6 +25,11 @@ _PATTERNS = tuple(
 )
 _PREFIXES = ("train", "policy", "generate", "ppo_actor", "grpo_actor", "metrics", "optim")
 """Prefixes that trackers and trainers put before any name: `train/reward` is `reward`."""
+_OTHER = re.compile(
+    r"(?:^|[/_-])(?:eval|val|valid|validation|evaluation|test|critic|value|vf|ref|reference|rewards|reward_model|"
+    r"teacher|length)[/_-]"
+)
+"""In the prefix of a name: what it names is not of the policy's training, or of lengths."""
 
 
 @cache
@@ -52,6 +57,16 @@ def canonical(name: str) -> str:
     for pattern, template in _PATTERNS:
         if match := pattern.fullmatch(name):
             return match.expand(template)
+    if name in catalogue():
+        return name
+    plain = re.sub("_(?:step|epoch)$", "", name)  # as Lightning ends names
+    if plain != name and (our_name := canonical(plain)) in catalogue():
+        return our_name
+    while rest:  # behind any prefix a name of several words is known
+        found = _name_of_alias().get(_normalize(rest)) if re.search("[_/]", rest) else None
+        if found and not _OTHER.search(name[: -len(rest)]):
+            return found
+        rest = rest.partition("/")[2]
     return name
 
 

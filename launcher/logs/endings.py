@@ -15,11 +15,11 @@ from launcher.core.bounded_parse import LOADER
 from launcher.core.events import Level
 from launcher.core.files import conf_dir
 
-_LABEL = re.compile(r"(?:[0-9]{1,5}: {0,2}|\[[\w.-]{1,30}\]: ?|\(raylet[^()\n]{0,60}\) ?){0,3}")
+LABEL = re.compile(r"(?:[0-9]{1,5}: {0,2}|\[[\w.-]{1,30}\]: ?|\(raylet[^()\n]{0,60}\) ?){0,3}")
 """The labels that srun -l, torchrun and Ray put before a line."""
 _ANY_ENDING = re.compile(
     "ProcessGroup|slurmstepd: |srun: |Fatal Python|fault|Bus error|Aborted|Killed|terminate called|Workers \\(|"
-    "A worker died|ray[.]exc|exitcode|exits with return"
+    "A worker died|ray[.]exc|exitcode|exits with return|exit(?:ed with)? code"
 )
 
 
@@ -77,6 +77,6 @@ def find(text: str) -> LogEnding | None:
     """The ending that a line shows; None where it shows none."""
     if not _ANY_ENDING.search(text) or len(text) > 4_000:
         return None
-    label = _LABEL.match(text)
+    label = LABEL.match(text)
     start = label.end() if label else 0
     return next((ending for pattern, ending in known_endings() if pattern.match(text, start)), None)

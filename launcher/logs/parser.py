@@ -61,6 +61,8 @@ class LogParser:
         yield from self.reading.overfull()
         if self.error:
             yield self.error
+        elif self._errors.finished == (self.reading.last,) and not self.reading.complete:
+            yield from self.reading.progress(self.reading.last or 0, self.reading.last or 0)
 
     def _read_line(self, raw: bytes) -> Iterator[Event]:
         """The events of a line, by the first form that reads it; a line that none reads is other output."""

@@ -15,6 +15,11 @@ from launcher.logs.forms.reading import LineReading
 
 MARK = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?(?::\s.*)?")
+_NAME = r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt)"
+_BARE_ERROR = re.compile(rf"{endings.LABEL.pattern}({_NAME}(?::\s(?!\s{{0,9}}[-+.0-9]{{1,40}}$).*)?)\s{{0,9}}")
+"""An error without its traceback, behind labels; with a number behind it, it would be a metric."""
+_JSON_ERROR = re.compile(rf'.*\\n({_NAME}(?::[^"\\]{{0,500}})?)')
+"""The error at the end of a traceback within a JSON text."""
 _REMOTE_ERROR = "RayTaskError("  # the traceback of another process follows
 _IGNORED = "Exception ignored in"
 ENDED = "ended-by-error"
@@ -35,21 +40,23 @@ class TracebackReader:
         self.errors = list[str]()
         self.lines_left = 0
         """Most lines until the error of the traceback that has begun; 0 outside of one."""
-        self._column, self._source, self._previous_line = 0, "", ""
+        self._column, self._source, self._previous_line, self._ignored = 0, "", "", False
 
     def take(self, text: str, source: str) -> None:
         """Read a line; `source` is the process that printed it (Ray's prefix)."""
         begins = text.find(MARK)
-        if begins >= 0:
-            ignored = _IGNORED in self._previous_line
-            self._column, self._source, self.lines_left = begins, source, 0 if ignored else _MAX_LINES
+        if begins >= 0 and (match := _JSON_ERROR.match(text, begins)):
+            self.errors = [*self.errors[:1], match[1]]
+        elif begins >= 0:
+            self._ignored = _IGNORED in self._previous_line
+            self._column, self._source, self.lines_left = begins, source, _MAX_LINES
         elif self.lines_left:
             self.lines_left -= 1
             line = text[self._column :]
-            is_within = not line.strip() or line[0] in " \t|+" or _REMOTE_ERROR in line
+            is_within = not line.strip() or line[0] in " \t|+>" or _REMOTE_ERROR in line
             if source == self._source and not is_within:
                 self.lines_left = 0
-                if _ERROR.fullmatch(line.rstrip()):
+                if _ERROR.fullmatch(line.rstrip()) and not self._ignored:
                     self.errors = [*self.errors[:1], _shorten(line)]
         self._previous_line = text
 
@@ -62,20 +69,28 @@ class LogErrors:
         self._tracebacks = TracebackReader()
         self._ending: tuple[endings.LogEnding, str] | None = None  # an end without a traceback, and its line
         self._last_step: int | None = None  # last step before the errors
-        self._finished = False
+        self.finished: tuple[int | None] | None = None  # last step before the line that tells the training's end
 
     def watch(self, text: str, quoted: bool) -> None:
         """Read a line; `quoted`: it is within an answer, which may mention an end. Step lines are skipped, as they are
         long and never mark the end."""
-        if "rain" in text or "Final " in text:
-            self._finished = self._finished or (not quoted and _FINISHED.search(text[:_MAX_ERROR]) is not None)
+        if ("rain" in text or "Final " in text) and not quoted and _FINISHED.search(text[:_MAX_ERROR]):
+            self.finished = (self._reading.last,)
         if self._tracebacks.lines_left or "Traceback" in text or "Exception ignored" in text:
             self._forget()
             self._tracebacks.take(text, self._reading.source)
-        elif not quoted and not text.startswith("step:") and (ending := endings.find(text)):
+        elif not quoted and not text.startswith("step:"):
+            self._take_ending(text)
+
+    def _take_ending(self, text: str) -> None:
+        """Read a line that may be an end without a traceback."""
+        if ending := endings.find(text):
             self._forget()
             if not self._ending and (ending.outside or not self._tracebacks.errors):  # which it may have caused
                 self._ending = ending, _shorten(text)
+        elif error := _BARE_ERROR.fullmatch(text[:_MAX_ERROR]):
+            self._forget()
+            self._tracebacks.errors = self._tracebacks.errors or [_shorten(error[1])]
 
     def _forget(self) -> None:
         """Drop the errors if a step came after them."""
@@ -100,7 +115,7 @@ class LogErrors:
             cause = f"the first error after the last step: {errors[0]}" if errors[0] != shown else ""
         if shown.startswith("KeyboardInterrupt"):
             level = "info"
-        elif level == "critical" and (self._reading.complete or self._finished):
+        elif level == "critical" and (self._reading.complete or self.finished):
             level = "warn"
         text = f"an error, and no step after it: {shown}"
         step = self._reading.last or 0

@@ -80,6 +80,16 @@ def with_bars(counts: list[int]) -> str:
 
 TEXTS = {
     "loose blocks, where there is nothing else": (STRAY["rewards"], [1, 2]),
+    "dicts whose step has another name": (
+        "".join(
+            f'{{"train_step": {step}, "loss": 0.5, "max_steps": 90}}\n{{"train_step": {step}, "eval_loss": 0.5}}\n'
+            for step in (10, 20, 30)
+        ),
+        [10, 10, 20, 20, 30, 30],
+    ),
+    "a number of steps that rises for a while is no step": (
+        "".join(f'{{"env_steps": {count}, "loss": 0.{count}}}\n' for count in (3, 4, 5, 6, 4)), [1, 2, 3, 4, 5]
+    ),
     "loose dicts, where there is nothing else": (STRAY["reward dict"], [1]),
     "dicts of evaluations between lines belong to them": (
         "".join(LINES[:4]) + "{'loss': 0.7, 'accuracy': 0.5}\n" + LINES[4] + "{'eval_loss': 0.5}\n",
@@ -118,6 +128,13 @@ def test_the_bar_beside_a_dict_has_its_step_where_it_moves(tmp_path, counts, wan
     text = with_bars(counts)
     for each in (text, text.replace("\r", "\n").replace("   {", "\n{")):
         assert [step for step, _ in numbered(tmp_path, each)] == wanted
+
+
+def test_a_bar_that_stands_behind_its_dict_has_its_step(tmp_path):
+    text = "".join(f"{line}{BAR.format(1, 10 * at)}\n" for at, line in enumerate(DICTS, 1))
+    assert [step for step, _ in numbered(tmp_path, text)] == [10, 20, 30, 40, 50]
+    text = "".join(f"{PANEL.format(at)}{line}{BAR.format(1, at)}\n" for at, line in enumerate(DICTS, 1))
+    assert [step for step, _ in numbered(tmp_path, text)] == [1, 2, 3, 4, 5]
 
 
 EVALUATIONS = {

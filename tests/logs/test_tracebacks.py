@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.core.events import Alert
+from launcher.core.events import Alert, LogProgress
 from launcher.logs.endings import known_endings
 from launcher.logs.parser import LogParser
 
@@ -42,6 +42,26 @@ TOLD = {
     "the error for which the others are killed": (ONE + VALUE + KILLED, 1, "critical", "ValueError: x"),
     "the limit whose signal made the error": (ONE + VALUE + LIMIT, 1, "critical", "DUE TO TIME LIMIT ***"),
     "a job that was cancelled": (f"{ONE}{CANCELLED}***\n", 1, "info", "CANCELLED AT 2025-05-01 ***"),
+    "an error in a frame": (
+        ONE + "│ 5 │ f() │\n╰──╯\nRuntimeError: boom\n",
+        1,
+        "critical",
+        SAID + "RuntimeError: boom",
+    ),
+    "an error whose traceback marks a line": (
+        f"{ONE}{TRACEBACK.replace('  File', '> File', 1)}\nEngineDeadError: x\n",
+        1,
+        "critical",
+        "EngineDeadError: x",
+    ),
+    "an error alone": (f"{ONE}[rank0]: torch.OutOfMemoryError: x\n", 1, "critical", "torch.OutOfMemoryError: x"),
+    "an error of a logger": (f"{ONE}2025-05-01 10:00:00,1 - ERROR - OSError: full\n", 1, "critical", "OSError: full"),
+    "an error in JSON": (
+        ONE + '{"level": "error", "exc_info": "Traceback (most recent call last):\\n  f()\\nKeyError: 1"}\n',
+        1,
+        "critical",
+        "KeyError: 1",
+    ),
     "a limit after the last step": (ONE + DONE + LIMIT, 1, "warn", "DUE TO TIME LIMIT ***"),
 }
 
@@ -50,6 +70,21 @@ TOLD = {
 def test_which_end_is_told(text, step, level, end):
     (alert,) = alerts(text)
     assert (alert.step, alert.level) == (step, level) and alert.text.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("***** train metrics *****\n train_runtime = 0:00:03\n", 5),
+        ("training done\n" + STEP.format(6), None),
+        ("", None),
+    ],
+)
+def test_a_log_that_tells_its_end_has_done_all_its_steps(text, last):
+    parser = LogParser()
+    events = [*parser.feed((STEP.format(5) + text).encode()), *parser.finish()]
+    found = [(event.step, event.steps) for event in events if isinstance(event, LogProgress)]
+    assert found == ([] if last is None else [(last, last)])
 
 
 def test_the_first_error_is_named_where_others_follow_from_it():
@@ -63,6 +98,9 @@ def test_the_first_error_is_named_where_others_follow_from_it():
         ONE + VALUE + STEP.format(2),  # the program went on
         ONE + "Exception ignored in: <function f>\n" + TRACEBACK + "TypeError: at exit\n",
         ONE + TRACEBACK,  # cut
+        ONE + "RuntimeError: x\n" + STEP.format(2),
+        ONE + "MeanSquaredError: 0.5\nRelativeError\tis small\nan OSError: x\n",
+        ONE + "WARNING:root:ValueError: no answer\n",
         ONE + TRACEBACK + "- what another process printed -\n",
     ],
 )

@@ -19,14 +19,12 @@ _BLOCK = re.compile(
     r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([^\W\d_][\w ./@%()-]{0,80}?)[*`_]{0,3}"
     r"\s{0,40}[:=：]\s{0,40}[*`_]{0,3}"
 )
-_TITLE = re.compile(
-    r"[^\w*#=]{0,12}(?:[A-Za-z]{1,20} ){0,2}(?:timings?|performance|metrics|memory|throughput):\s{0,8}", re.I
+_OTHER_ENTRY = re.compile(r"[^\w*#=]{0,12}[*`_]{0,3}[^\W\d_][\w ./@%()-]{0,80}[*`_]{0,3}\s{0,40}[:=：](?!=)")
+"""A line of a block without a number, `status: running`, or the title of its next part, `Timing:`."""
+_RESULTS_TITLE = re.compile(
+    r"[^\w*#=]{0,12}(?:(validation|evaluation|eval|test) (?:results|metrics|scores)|\w{1,20} results):\s{0,8}", re.I
 )
-"""The title of a further part of a block: `Timing:`."""
-_EVALUATION_TITLE = re.compile(
-    r"[^\w*#=]{0,12}(?:validation|evaluation|eval|test) (?:results|metrics|scores):\s{0,8}", re.I
-)
-"""The title of a block whose metrics are of an evaluation."""
+"""The title that begins a block; its metrics may be of an evaluation."""
 _SHARE = re.compile(r" ?\([0-9.]{1,8} ?%\)$")
 _MARK = re.compile("[:=：]")
 _NUMBER_STARTS = frozenset("0123456789+-.nNiI")  # first characters of a number
@@ -63,8 +61,8 @@ def _cells(line: str) -> list[str]:
 
 
 class Blocks(Form):
-    """Joins adjacent `key: value` lines into one step; a name that comes again begins the next block. Any other line
-    ends a block, except blank lines and titles."""
+    """Joins adjacent `key: value` lines into one step, of which only numbers are read; a name that comes again begins
+    the next block. Any other line ends a block, except blank lines."""
 
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
@@ -80,19 +78,20 @@ class Blocks(Form):
         entry = _entry(line)
         if entry and entry[1].strip() in self._metrics:
             yield from self.finish()
-        if len(line) > _MAX_LINE or not self._belongs(line, entry):
+        title = _RESULTS_TITLE.fullmatch(line[:_MAX_LINE])
+        if title or len(line) > _MAX_LINE or not self._belongs(line, entry):
             yield from self.finish()
-            self._evaluated = _EVALUATION_TITLE.fullmatch(line[:_MAX_LINE]) is not None
+            self._evaluated = title is not None and title[1] is not None
 
     def _belongs(self, line: str, entry: re.Match[str] | None) -> bool:
-        if entry is None:
-            return not line.strip() or line[0] in _BOX or _TITLE.fullmatch(line) is not None
-        return self._add(entry[1].strip(), line[entry.end() :])
+        in_block = bool(self._metrics) or self._in_box or self._evaluated or self.reading.header is not None
+        if entry and self._add(entry[1].strip(), line[entry.end() :], in_block):
+            return True
+        return not line.strip() or line[0] in _BOX or (in_block and _OTHER_ENTRY.match(line) is not None)
 
-    def _add(self, name: str, text: str) -> bool:
+    def _add(self, name: str, text: str, in_block: bool) -> bool:
         text = text.strip().lstrip("`*")
         number = leading_number(text)
-        in_block = self._metrics or self._in_box or self._evaluated or self.reading.header is not None
         if number is None or not (in_block or is_measurement(name) or name.casefold() in _STEP_NAMES):
             return False
         unit = _SHARE.sub("", text[number[1] :].lstrip("`* ,").rstrip("`*, "))

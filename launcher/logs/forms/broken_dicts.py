@@ -11,7 +11,7 @@ from launcher.logs.forms.reading import Form, LineReading
 
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: (?=\{)")
 _BEGINS = re.compile(r"[\s\[]{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
-_CONTINUES = re.compile(r"\s{0,40}['\"][^{}]{0,500}(?:\}|\{)?[],\s]{0,8}|\s{0,40}[-+\w.]{0,40}[]},\s]{0,8}")
+_CONTINUES = re.compile(r"\s{0,40}['\"][^{}]{0,500}(?:[{}][^{}]{0,500}){0,8}|\s{0,40}[-+\w.]{0,40}[]},\s]{0,8}")
 _QUOTED = re.compile(r"\s*\(?\s*(['\"])(.*)\1\)?\s*")
 """A piece of a text that pprint broke, one on a line: `("Initial validation metrics: {'a': "` and ` '0.22}')`."""
 _MAX_LINES = 2_000

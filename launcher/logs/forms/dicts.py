@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 import orjson
 
 from launcher.core.bounded_parse import parse_json
-from launcher.logs.forms.values import MOST_STEPS, NUMBER, to_number, unscaled
+from launcher.core.metric_aliases import canonical
+from launcher.logs.forms.values import MOST_STEPS, NUMBER, of_evaluation, to_number, unscaled
 
-_JSON_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "None": "null", "True": "true", "False": "false"}
+_JSON_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "None": "false", "True": "true", "False": "false"}
+"""Python's words in JSON, where null may be NaN."""
 _PYTHON_WORD = re.compile(r"(?<![\w'\"./-])(?:-?inf|nan|None|True|False)(?![\w'\"./(])")
 _WRAPPER = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]{0,40}\(\s{0,4}\[?([-+\w.]{1,60})\]?(?:,[^(){}]{0,100})?\)")
 _PAIR = re.compile(
@@ -31,6 +34,10 @@ BESIDE = dict.fromkeys(
     )
 ).keys()  # fmt: skip
 """Names of the step in a dict of metrics, the most certain first."""
+STEP_NAME = re.compile(r"(?:.{0,80}[^A-Za-z])?(?:steps?|iter(?:ation)?s?|updates?|iter_num)|it", re.IGNORECASE)
+"""A name that may be that of the step, where its numbers rise."""
+TRAINING_ONLY = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
+"""Metrics that only a training step has."""
 _STEP_OF_TOTAL = ("global_step/max_steps", "step/max_steps")
 LONGEST = 2**20
 """Characters of a line that may be a dict."""
@@ -81,8 +88,11 @@ def _parse_python(text: str) -> Any:
 
 
 def numbers(node: Mapping[str, Any]) -> dict[str, float]:
-    """The entries that are numbers or texts of numbers."""
-    metrics = dict[str, float]()
+    """The entries that are numbers or texts of numbers. JSON's null is a loss that is NaN, with its gradient, unless
+    the dict is of an evaluation; a gradient norm alone is merely missing."""
+    nulls = [name for name, value in node.items() if value is None and canonical(str(name)) in TRAINING_ONLY]
+    is_nan = any(canonical(name) != "actor/grad_norm" for name in nulls) and not any(map(of_evaluation, node))
+    metrics = dict.fromkeys(nulls if is_nan else (), math.nan)
     for name, value in node.items():
         number = to_number(value) if isinstance(value, str) else _as_float(value)
         if number is not None:

@@ -28,19 +28,21 @@ _MAX_LINE = 4_000  # most characters read of a line that names a step
 _HEADING_LINE = 300  # most characters of a heading, and of the text read before a step or a dict
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
-    r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _])?"
+    r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _]|train(?:ing)?_|optimizer_)?"
     r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update)(?:\(train\))?"
     rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
 _POSITION = re.compile(
-    r"[\s|]{0,8}(?:(?!epoch)[\w.]{1,40}(?: \||:) )?(?:[\[(]?(?:[a-z]{1,12} )?epoch(?:\(train\))?[ :=#|]{0,10}\[?\s{0,4}"
-    r"([0-9]{1,9})(?![.]?[0-9])(?:\s?/\s?([0-9]{1,9}))?\]?[\s:|,-]{0,10})?"
-    rf"(?:\[?(?:batch[ =:]{{1,2}})?\s{{0,8}}{_COUNT}\s{{0,4}}/\s{{0,4}}{_COUNT}(?:\s?\([0-9. ]{{1,6}}%\))?\]?"
-    r"(?![\w/.:-]|\s[0-9]{1,2}:))?",
+    r"[\s|]{0,8}(?:(?!epoch)[\w.]{1,40}(?: \||:) )?(?:[\[(]?(?:[a-z]{1,12} )?(?:epoch(?:\(train\))?|"
+    r"(?<=train: )(?=[0-9]{1,9} \[))[ :=#|]{0,10}\[?\s{0,4}([0-9]{1,9})(?![.]?[0-9])(?:\s?/\s?([0-9]{1,9}))?\]?"
+    rf"[\s:|,-]{{0,10}})?(?:\[?(?:batch[ =:]{{1,2}})?\s{{0,8}}{_COUNT}\s{{0,4}}/\s{{0,4}}{_COUNT}"
+    r"(?:\s?\([0-9. ]{1,6}%\))?\]?(?![\w/.:-]|\s[0-9]{1,2}:))?",
     re.IGNORECASE,
 )
 """How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
+_RICH_BAR = re.compile(r"[━╸╺]{4,400}\s{1,8}(?:\d{1,3}%\s{1,4})?(\d{1,9}/\d{1,9})(?: \d[\d:]{6,8}(?: •.{0,40}?/s)?)?")
+"""A bar of Rich around its count and total, with its share, clock and pace."""
 _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
 )
@@ -117,6 +119,7 @@ class NamedStep:
 
 def step_line(text: str) -> NamedStep | None:
     """The step and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
+    text = _RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1) if "━" in text else text
     place = _POSITION.match(text)
     named = _STEP.search(text[:_MAX_LINE])
     if named is None:
@@ -182,10 +185,10 @@ def _unmarked_entries(text: str) -> dict[str, float]:
 
 
 def _separated_entries(text: str) -> dict[str, float]:
-    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars. Empty for prose: other text between the commas,
-    too few known names, or whole numbers only."""
+    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. Empty for prose: other text between
+    them, too few known names, or whole numbers only."""
     barred = "|" in text
-    parts = [part for part in re.split(r"\|" if barred else "[,;] ", text) if part.strip(" :-])")]
+    parts = [part for part in re.split(r"\|" if barred else "[,;] | - ", text) if part.strip(" :-])")]
     pairs = [(match[1], number[0]) for part in parts if (match := _SPACED_PAIR.fullmatch(part))
              and (number := leading_number(match[2]))]  # fmt: skip
     metrics = dict(pairs)
@@ -217,7 +220,7 @@ class NamedSteps(Form):
         self._epochs = Epochs()
 
     def read(self, line: str) -> Iterator[Event] | None:
-        if not (_may_name_step(line) or "poch" in line or "/" in line[:40]):
+        if not (_may_name_step(line) or "poch" in line or "/" in line[:40] or "━" in line):
             return None
         if named := step_line(line):
             return self._events(named)

@@ -16,8 +16,6 @@ from launcher.logs.forms.prefixes import without_prefix
 from launcher.logs.forms.reading import Form
 from launcher.logs.forms.values import after_training, evaluated, is_measurement, of_evaluation
 
-_TRAINING_ONLY = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
-"""Metrics that only a training step has."""
 _ROLLOUT_NUMBER = re.compile(r"\b(rollout|perf|eval) ([0-9]{1,9}): {0,4}$")
 """How slime begins lines that it numbers by rollout, where a rollout may have several steps: `perf 3: {...}`."""
 
@@ -46,17 +44,24 @@ class MetricDicts(Form):
 
     def _metrics(self, before: str, node: dict[str, Any]) -> Iterator[Event] | None:
         """The events of a dict of metrics; None where no value is a number."""
-        named = dicts.step_of(node)
-        beside = self._step_before_dict(before)
+        named, beside = dicts.step_of(node), self._step_before_dict(before)
+        named = named or beside or self._rising_step(node)
         metrics = dicts.numbers(node)
         if not metrics:
             return None
-        named = named or beside
-        if any(canonical(name) in _TRAINING_ONLY for name in metrics):
+        if any(canonical(name) in dicts.TRAINING_ONLY for name in metrics):
             return self._step(named, metrics, NAMED if without_prefix(before).strip() and not beside else DICTS)
         if not beside and named and named[0] >= (self.reading.last or 0) and any(map(of_evaluation, metrics)):
             return self.reading.evaluation(metrics, named[0])
         return self._step(named, metrics, DICTS if beside else LOOSE)
+
+    def _rising_step(self, node: dict[str, Any]) -> tuple[int, int] | None:
+        """The step of a dict under another name, which is removed from it: one that may be a step's, and rises."""
+        for name in filter(dicts.STEP_NAME.fullmatch, node if self.reading.bar is None else ()):
+            if (step := dicts.as_step(node[name])) is not None and self.reading.numbers.rises(name, step):
+                del node[name]
+                return step, 0
+        return None
 
     def _step_before_dict(self, before: str) -> tuple[int, int] | None:
         """The step before a dict; that of a rollout is the first of its steps, else the last so far."""
@@ -95,7 +100,7 @@ class MetricDicts(Form):
     def _json_line(self, node: dict[str, Any]) -> Iterator[Event] | None:
         """The events of a line of verl's file logger, of our event log, or of answers; None for other dicts."""
         if isinstance(data := node.get("data"), dict) and (step := dicts.as_step(node.get("step"))) is not None:
-            return self.reading.verl_step(step, dicts.numbers(data), "verl_file")
+            return self.reading.verl_step(step, dicts.numbers(dicts.flattened(data)), "verl_file")
         if "kind" in node and "seq" in node:
             return self._logged_event(node)
         if (sample := answers.from_dict(node, self.reading.at)) is not None:

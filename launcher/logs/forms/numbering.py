@@ -46,8 +46,10 @@ class Basis:
     by_bar: bool = True
     """Whether a dict's step is the count of the bar before it."""
     by_heading: bool = True
-    every: int = 1
-    """Steps from one dict to the next, where dicts can only be counted."""
+    every: int = 0
+    """Steps from one dict to the next, where dicts can only be counted; 0 until something tells it."""
+    step_name: str | None = None
+    """The name of the step in dicts, where it is none of the usual ones; empty where one that rose fell again."""
 
 
 class _RiseCounter:
@@ -107,6 +109,7 @@ class Numbering:
         self.count = 0
         self._number = self._step_count = self._dicts_beside = 0
         self._steps, self._headings = _RiseCounter(), _RiseCounter()
+        self._rising = dict[str, _RiseCounter]()
         self._bar = 0  # the count of the bar before the last dict
 
     def _change_basis(self, **facts: Any) -> None:
@@ -139,6 +142,17 @@ class Numbering:
         rises = self._steps.steady and self._steps.rose >= _MIN_STEPS
         return rank == DICTS and self.basis.rank == NAMED and rises and self._steps.rose > self._dicts_beside
 
+    def rises(self, name: str, number: int) -> bool:
+        """Whether the numbers of this name in dicts rise, so that it is their step."""
+        numbers = self._rising.setdefault(name, _RiseCounter())
+        numbers.see(number)
+        rise = numbers.steady and numbers.same <= numbers.rose  # an evaluation may repeat each
+        if self.basis.step_name is None and rise and numbers.rose >= _MIN_STEPS:
+            self._change_basis(step_name=name)
+        elif self.basis.step_name == name and not rise:
+            self._change_basis(step_name="")
+        return self.basis.step_name == name
+
     def heading(self, number: int | None) -> int | None:
         """The number of the heading above a step, if headings rise and few steps lack one; answers have some, too."""
         if number is None or not self.basis.by_heading:
@@ -155,13 +169,15 @@ class Numbering:
         self.count += 1
         if self.basis.by_heading and 0 < self._headings.rose < 2 * self.count:
             self._change_basis(by_heading=False)
+        if self.count == 3 and self.counted and bar and bar == 2 * self._bar:  # each bar is behind its dict
+            self._change_basis(by_bar=False, every=self._bar)
         if bar is not None and self.basis.by_bar:
             if bar != self._bar:
                 self._number = self._bar = bar
                 return bar
             self._change_basis(by_bar=False)  # the bar did not move between two dicts
         self.counted = True
-        self._number = self.count * self.basis.every
+        self._number = self.count * max(self.basis.every, 1)
         return self._number
 
     def again(self) -> int:
@@ -170,7 +186,7 @@ class Numbering:
 
     def panel(self, number: int) -> None:
         """Take the step from the title of TRL's table of answers, which belongs to the dict before it."""
-        if self.counted and number != self._number:
+        if self.counted and number != self._number and self.basis.every != 1:
             every, remainder = divmod(number, max(self.count, 1))
             self._change_basis(every=1 if remainder or self.basis.every > 1 else every)
 

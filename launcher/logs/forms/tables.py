@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from launcher.core.events import Event
-from launcher.logs.forms.dicts import BESIDE, as_step
+from launcher.logs.forms.dicts import BESIDE, STEP_NAME, as_step
 from launcher.logs.forms.numbering import NAMED
 from launcher.logs.forms.reading import Form
 from launcher.logs.forms.values import is_measurement, to_number
@@ -67,7 +67,7 @@ class Tables(Form):
 
     def _is_header(self, names: Sequence[str], separator: str) -> bool:
         plain, of_metric = [name.casefold() for name in names], [name.rpartition(" - ")[2] for name in names]
-        steps = [name for name in _STEP_COLUMNS if name in plain]
+        steps = [name for name in _STEP_COLUMNS if name in plain] or [*filter(STEP_NAME.fullmatch, plain)]
         measured = "wall time" in plain or any(map(is_measurement, of_metric))  # as TensorBoard names what it exports
         if not steps or not measured or any(to_number(name) is not None for name in names):
             return False
@@ -93,4 +93,6 @@ def _split_cells(line: str, separator: str) -> Sequence[str]:
         if separator == "  "
         else line.split(separator)
     )
+    if separator == ";":  # which stands where a comma is the decimal point
+        parts = [part.replace(",", ".") for part in parts]
     return [part.strip().strip('"') for part in parts]

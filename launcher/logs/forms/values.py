@@ -11,10 +11,13 @@ from launcher.core.metrics import catalogue
 
 # Every repetition is bounded and every pattern anchored where it is used: the time to read a line is linear in it.
 _NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+]?[0-9]{1,4})?|nan|inf(?:inity)?)"
-_PREFIX = re.compile(_NUMBER, re.IGNORECASE)
+_PREFIX = re.compile(_NUMBER.replace("nan|inf", r"\.?nan|\.?inf"), re.IGNORECASE)  # with a point those of YAML
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
-_GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,40})?")
+_GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
+_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9,\])]|\.[0-9])")
+_SCALE = re.compile(r"([kKM])(?!\w)")
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6}  # without G, the unit of memory, which metrics have in gigabytes
 _CLOCK = re.compile(r"[:_][0-9]|-[0-9]{2}-")
 _MAX_TEXT = 1_000
 MOST_STEPS = 2**62
@@ -23,8 +26,8 @@ _SCALED = re.compile(r"(.{1,300})\(1e-([0-9]{1,2})\)")
 
 
 def to_number(text: str) -> float | None:
-    """`0.5`, `-1e-06`, `nan`, `'0.06'`, `np.float64(0.5)`, `tensor(0.5, device='cuda:0')`, `12,345`, `45.6%`; None for
-    other texts."""
+    """`0.5`, `-1e-06`, `nan`, `'0.06'`, `np.float64(0.5)`, `tensor(0.5, device='cuda:0')`, `12,345`, `0,517`, `1.2k`,
+    `45.6%`; None for other texts."""
     text = text.strip().strip("'\"`*").removesuffix("%")
     number = leading_number(text) if len(text) <= _MAX_TEXT else None
     return number[0] if number and number[1] == len(text) else None
@@ -36,9 +39,15 @@ def leading_number(text: str) -> tuple[float, int] | None:
     if match := _WRAPPED.match(text):
         return float(match[1]), match.end()
     match = _GROUPED.match(text) or _PREFIX.match(text)
-    if match and not _CLOCK.match(text, match.end()):
-        return float(match[0].replace(",", "")), match.end()
-    return None
+    if not match or _CLOCK.match(text, match.end()):
+        return None
+    digits, end = match[0].replace(",", ""), match.end()
+    after = text[end : end + 1]
+    if after == "," and (decimal := _DECIMAL_COMMA.match(text)):
+        return float(f"{decimal[1]}.{decimal[2]}"), decimal.end()
+    number = float(digits if digits[-1] <= "9" else digits.replace(".", ""))  # YAML writes .nan
+    scale = _SCALE.match(text, end) if after in _SCALES else None
+    return (number * _SCALES[scale[1]], scale.end()) if scale else (number, end)
 
 
 def unscaled(name: str, value: float) -> tuple[str, float]:
