@@ -5,11 +5,11 @@
         def price(self, item: str) -> float: "What an item costs."     # a tool: each public method with types
         def reward(self, episode) -> float: ...            # the score; None leaves it to the run's reward
 
-All but the tools are optional. It may also have, as values or as methods without arguments: `done` (true once the
-episode has ended, or its outcome as a text), `turn_reward` (of the last turn, read after each turn), `state` (a text,
-equal for equal states of the episode) and `facts` (numbers of the episode); and `close()`. Tools may be `async`. The
-policy reads the errors that bad arguments raise (`MISTAKES`, such as ValueError); any other error, and a tool that
-takes too long, ends the episode with a fault, which is not scored.
+All but the tools are optional. It may also have `done` (true once the episode has ended, or its outcome as a text),
+`turn_reward` (of the last turn, read after each turn), `state` (a text, equal for equal states of the episode), `facts`
+(numbers of the episode), and `close()`. Tools may be `async`. The policy reads the errors that bad arguments raise
+(`MISTAKES`, such as ValueError); any other error, and a tool that takes too long, ends the episode with a fault, which
+is not scored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ from launcher.spec.environment import (
 )
 
 MOST_CALLS = 16  # in one turn
-NO_TOOLS = frozenset({"reset", "step", "reward", "close", "done", "turn_reward", "state", "facts"})
+NO_TOOLS = frozenset({"reset", "step", "reward", "close"})
+VALUES = frozenset({"done", "turn_reward", "state", "facts"})
+"""Names that are read as values, so that none may be a method."""
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -106,6 +108,8 @@ def tools_of(holder: Any) -> dict[str, Tool]:
     """The public methods of an object that are tools. Raises `Refused` where one cannot be, as it has no types."""
     tools = dict[str, Tool]()
     for name, _ in inspect.getmembers_static(type(holder), lambda each: inspect.isfunction(inspect.unwrap(each))):
+        if name in VALUES:
+            raise Refused(f"{name} is a method, and is read as a value; set self.{name}, or give a tool another name")
         if not name.startswith("_") and name not in NO_TOOLS:
             tool = caught(partial(Tool, name, getattr(holder, name)))
             if isinstance(tool, Raised):
@@ -145,18 +149,13 @@ class ToolSession(Session):
 
     @property
     def state(self) -> str:
-        return str(self._read("state", ""))
-
-    def _read(self, name: str, default: Any) -> Any:
-        """A fact of the object, which may be a value or a method."""
-        fact = getattr(self.holder, name, default)
-        return fact() if inspect.ismethod(fact) else fact
+        return str(getattr(self.holder, "state", ""))
 
     async def step(self, episode: History, answer: Spoken) -> Observation:
         if hasattr(self.holder, "step"):
             result = await self.own_code.call("step", self.settings.timeout_s, self.holder.step, episode, answer)
             return fault_of(result) if isinstance(result, CallFailure) else result
-        if not inspect.ismethod(getattr(self.holder, "turn_reward", self.reset)):
+        if hasattr(self.holder, "turn_reward"):
             self.holder.turn_reward = 0.0
         too_many = len(answer.calls) > MOST_CALLS
         unreadable = answer.unreadable or (f"it is one of {len(answer.calls)} in one turn" if too_many else "")
@@ -181,9 +180,9 @@ class ToolSession(Session):
         return self._observe(messages, None, tuple(uses))
 
     def _observe(self, messages: tuple[Message, ...], ended: Outcome | None, uses: tuple[ToolUse, ...]) -> Observation:
-        if done := self._read("done", False):
+        if done := getattr(self.holder, "done", False):
             ended = next((outcome for outcome in TRUSTED if outcome == done), "finished")
-        reward = self._read("turn_reward", 0.0)
+        reward = getattr(self.holder, "turn_reward", 0.0)
         return Observation(() if ended else messages, ended, "", reward, self.state, uses)
 
     async def _call_tool(self, call: ToolCall) -> tuple[ToolUse, CallFailure | None]:
@@ -217,7 +216,7 @@ class ToolSession(Session):
 
     @property
     def facts(self) -> Mapping[str, float]:
-        return dict(self._read("facts", {}))
+        return dict(getattr(self.holder, "facts", {}))
 
     def reward(self, episode: History) -> Any:
         return self.holder.reward(episode) if hasattr(self.holder, "reward") else None
