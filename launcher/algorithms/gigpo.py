@@ -26,6 +26,6 @@ class GiGPO(GRPO):
         self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
     ) -> tuple[Batch, AlgorithmState]:
         prepared, state = super().prepare(batch, state, all_reduce)
-        settings = self.turn_discount, self.norm_adv_by_std_in_grpo
-        among_states = turn_advantage(batch, batch.state, *settings) * prepared.mask
+        scale = self.norm_adv_by_std_in_grpo
+        among_states = turn_advantage(batch, batch.state, self.turn_discount, scale) * prepared.mask
         return replace(prepared, advantage=prepared.advantage + self.step_advantage_weight * among_states), state

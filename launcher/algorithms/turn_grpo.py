@@ -57,6 +57,6 @@ class TurnGRPO(GRPO):
         self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
     ) -> tuple[Batch, AlgorithmState]:
         prepared, state = super().prepare(batch, state, all_reduce)
-        settings = self.turn_discount, self.norm_adv_by_std_in_grpo
-        advantage = turn_advantage(batch, turn_numbers(batch), *settings)
+        scale = self.norm_adv_by_std_in_grpo
+        advantage = turn_advantage(batch, turn_numbers(batch), self.turn_discount, scale)
         return replace(prepared, advantage=advantage * prepared.mask), state

@@ -28,8 +28,8 @@ LEAVE_OUT = "leave it out"
 LONGEST = 100  # characters of a value; suggestions write VALUE for a longer one
 ALIKE = 0.65
 """Least similarity (`_likeness`, 0 to 1) of a name that is suggested."""
-HAS_WORDS = 0.9
-"""Similarity of a setting that has all words of what was typed, or begins with it, in the same group."""
+BEGINS, HAS_WORDS = 0.9, 0.88
+"""Similarity of a setting of the same group that begins with what was typed, and of one that has all its words."""
 SURELY = 0.85
 """Least similarity of a setting of another choice that is pointed to."""
 CHOICE_OF_SETTING = {
@@ -97,12 +97,17 @@ class Suggester:
         name, meanings = table().find(one.plain if one.plain in table().named else one.plain.lower())
         is_ours = one.plain in self.holders and not self._has(one.plain)  # a setting of another choice
         place, _, leaf = one.plain.lower().rpartition(".")
-        in_place = [each.rpartition(".")[2] for each in self.holders if each.startswith(f"{place}.")]
-        if not meanings and place in (*self.files, "optim", "trainer"):
-            name, meanings = leaf, () if get_close_matches(leaf, in_place, 1, SURELY) else table().named.get(leaf, ())
+        if not meanings and place in (*self.files, "optim", "trainer") and not self._is_nearly_ours(place, leaf):
+            name, meanings = leaf, table().named.get(leaf, ())
         if name != one.plain and (name in self.holders or (is_ours and not any(map(self.fits, meanings)))):
             return None
         return self._suggest_meaning(one, name, meanings) if meanings else None
+
+    def _is_nearly_ours(self, place: str, leaf: str) -> bool:
+        """Whether a setting of any group has this last part, or one of the typed group a very similar one."""
+        own = [name.rpartition(".") for name in self.holders]
+        in_place = [own_leaf for own_place, _, own_leaf in own if own_place == place]
+        return any(own_leaf == leaf for _, _, own_leaf in own) or bool(get_close_matches(leaf, in_place, 1, SURELY))
 
     def _suggest_meaning(self, one: SourcedOverride, name: str, meanings: Sequence[Translation]) -> Suggestion | None:
         """Suggest the first meaning whose setting this run has; None where that is what was typed."""
@@ -196,7 +201,7 @@ class Suggester:
     def _suggest_other_name(self, one: SourcedOverride, leaf: str, closest: float) -> Suggestion | None:
         """Suggest another project's name that is more similar than the `closest` setting of the run."""
         others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
-        if not others or others[0] == leaf or 0.95 * _ratio(leaf, others[0]) <= closest:
+        if not others or others[0] == leaf or others[0] in self.holders or 0.95 * _ratio(leaf, others[0]) <= closest:
             return None
         found = self._suggest_meaning(one, others[0], table().named[others[0]])
         if not found or (found.problem.fix == LEAVE_OUT and closest):
@@ -206,18 +211,20 @@ class Suggester:
     def _suggest_setting(
         self, one: SourcedOverride, likeness: Mapping[str, float], alike: Sequence[str]
     ) -> Suggestion | None:
-        """Suggest the first of the `alike` settings that the run has, or of all if it is beyond doubt."""
+        """Suggest the most similar of the `alike` settings that the run has, or that of another choice if it is very
+        similar."""
         own = [name for name in alike if self._has(name)]
         if alike[:1] != own[:1] and likeness[alike[0]] > SURELY:
             return self._suggest(one, self._point_to_choices(alike[0], one.value))
         if not own:
             return None
-        equal = [name for name in own if likeness[name] == likeness[own[0]] == HAS_WORDS]
+        equal = [name for name in own if likeness[name] == likeness[own[0]] in (BEGINS, HAS_WORDS)]
+        equal = [name for name in equal if self._accepts(one, name)] or equal
         if equal[1:]:
             return self._suggest(one, f"did you mean {', '.join(equal[:-1])} or {equal[-1]}?")
         if alike[0].rpartition(".")[2] == one.plain.lower().rpartition(".")[2]:
             return self._suggest_same_leaf(one, own[0])
-        words = [f"{own[0]}={readable(one.value)}"]
+        words = [f"{(equal or own)[0]}={readable(one.value)}"]
         return self._suggest(one, f"did you mean {shell_text(words)}?", "", words)
 
     def _suggest_same_leaf(self, one: SourcedOverride, setting: str) -> Suggestion:
@@ -241,17 +248,21 @@ class Suggester:
         return factor * _likeness(typed, name) if len(leaf) > 2 and name.endswith(f".{leaf}") else 0.0
 
     def _may_be_meant(self, one: SourcedOverride, name: str) -> bool:
-        """False for a setting that is no typing mistake of what was typed and does not take its value, and for one of
-        another group than was typed, unless its last part is the same and no third group has one of that name."""
-        place, _, leaf = one.plain.lower().rpartition(".")
-        group, is_mistake = place.partition(".")[0], _ratio(leaf, name.rpartition(".")[2]) >= SURELY
+        """False for a setting that neither is nearly what was typed nor takes its value, and for one of another group
+        than was typed, unless its last part is the same and that of no other."""
+        (place, _, leaf), own_leaf = one.plain.lower().rpartition("."), name.rpartition(".")[2]
+        group, is_mistake = place.partition(".")[0], _ratio(leaf, own_leaf) >= SURELY
         if group in (*self.files, *PLAIN) and group != name.partition(".")[0]:
             namesakes = [each for each in self.holders if each.count(".") == 1 and each.endswith(f".{leaf}")]
-            return is_mistake and len(namesakes) < 2
+            return is_mistake and len([each for each in namesakes if self._has(each)] or namesakes) < 2
+        return is_mistake or own_leaf.startswith(leaf) or self._accepts(one, name)
+
+    def _accepts(self, one: SourcedOverride, name: str) -> bool:
+        """Whether a setting takes the typed value, or is one that the run does not have."""
         value: Any = one.value
         with suppress(Problems):
             value = parse(f"value={one.value}").value()
-        return is_mistake or accepts(self.node, name, value)
+        return accepts(self.node, name, value)
 
     def _point_to_choices(self, name: str, value: str) -> str:
         """What to do about a setting that only other choices of its group have."""
@@ -330,8 +341,12 @@ def _likeness(typed: str, name: str) -> float:
     (place, _, leaf), (own_place, _, own_leaf) = typed.rpartition("."), name.rpartition(".")
     if not place and "." not in name:
         return _ratio(typed, name)
-    has_words = {*leaf.split("_")} <= {*own_leaf.split("_")} or (len(leaf) > 2 and own_leaf.startswith(leaf))
-    leaf_likeness = max(HAS_WORDS if place == own_place and has_words else 0, _ratio(leaf, own_leaf))
+    least = 0.0
+    if place == own_place and {*leaf.split("_")} <= {*own_leaf.split("_")}:
+        least = HAS_WORDS
+    if place == own_place and len(leaf) > 2 and own_leaf.startswith(leaf):
+        least = BEGINS
+    leaf_likeness = max(least, _ratio(leaf, own_leaf))
     if not place or own_place == place or own_place.startswith(f"{place}."):
         return leaf_likeness
     return 0.95 * max(leaf_likeness, _ratio(typed, name))

@@ -164,7 +164,7 @@ def validated(folder: Path) -> dict[str, float]:
 
 
 def retain(root: Path, last: int, best: int, metric: str | None = None, sealed: Path | None = None) -> list[Path]:
-    """Remove all but the `last` newest, the `best` best (by `metric`, as `grade` has it) that verify, and the newest
+    """Remove all but the `last` newest, the `best` best (by `metric`, see `grade`) that verify, and the newest
     that verifies; returns the removed.
 
     Where none verifies, all stay. `sealed` was written just now and is known to verify. Others are hashed only if one

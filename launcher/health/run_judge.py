@@ -144,13 +144,15 @@ def read_run_rules(run: RunSpec) -> tuple[HealthRules, HealthRules]:
     profile = dict(read_profile_file(settings.profile, code_dir)) if settings.profile else {}
     metrics = {name: list(names) for name, names in settings.metrics.items()}
     profile["metrics"] = {**profile.get("metrics", {}), **metrics}
-    known = [*run_rules["rules"], *profile.get("rules", {})]
+    known, problems = [*run_rules["rules"], *profile.get("rules", {})], list[Problem]()
     for name, changes in settings.rules.items():
         if name not in known and "when" not in changes and (near := nearest(name, known)):
             got = "is no rule of the run's profile, and has no condition of its own"
-            raise Problems(Problem(f"health.rules.{name}", got, f"did you mean {near}?", "unknown-setting"))
+            problems.append(Problem(f"health.rules.{name}", got, f"did you mean {near}?", "unknown-setting"))
         node = run_rules if name in run_rules["rules"] else profile
         node["rules"] = {**node.get("rules", {}), name: {**node.get("rules", {}).get(name, {}), **changes}}
+    if problems:
+        raise Problems(problems)
     run_rules["metrics"] = {**run_rules["metrics"], **profile["metrics"]}
     return rules_of(run_rules, "health"), rules_of(profile, "health")
 

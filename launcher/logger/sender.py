@@ -2,7 +2,7 @@
 nothing arrives for a few seconds. Rows that earlier sessions of the job left are sent first.
 
 The platform stores each row once: it answers with the number of the `next` row, and ignores rows that it has. So after
-a failed request the sender asks for that number and continues there. W&B has its own thread, as it may hang.
+a failed request the sender sends the same rows again. W&B has its own thread, as it may hang.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PlatformClient:
             text = response.read()
             if response.status != http.client.OK:
                 raise PlatformError(f"answers {response.status}: {_problem_detail(text)}")
-            return int(json.loads(text)["next"])
+            return max(int(json.loads(text)["next"]), 0)
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self.close()
             raise PlatformError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.core.problems import Code, Problem, short_repr, shortened
+from launcher.core.problems import Problem, short_repr, shortened
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
 _SCORERS = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|regression_head|rm_head)\.")
@@ -101,35 +101,39 @@ def _architectures(config: Mapping[str, Any]) -> str:
 
 def _construction_problem(report: LoadReport, config: Mapping[str, Any], where: str) -> Problem:
     family, message = config.get("model_type"), " ".join(report.message.split())
-    named, pad = _architectures(config) or family, config.get("pad_token_id")
-    kind = "an encoder-decoder" if config.get("is_encoder_decoder") else "a vision, audio or encoder model"
-    expected = "a sequence classifier" if where == "reward.path" else "a causal language model (...ForCausalLM)"
     fix = "use the config.json as its publisher saved it"
-    cases: tuple[tuple[bool, str, str, Code], ...] = (
-        (report.step == "class", f"{named} (model_type {family}) is {kind}, which cannot be loaded as {expected}",
-         f"use {expected}", "not-supported"),
-        (report.step in ("time", "memory"), f"making the model that config.json describes takes too much {report.step}",
-         "correct num_hidden_layers and the other numbers in config.json", "bad-file"),
-        (report.kind == "ImportError", f"{family} needs a package that is not installed: {shortened(message, 200)}",
-         "install it (pip install)", "not-found"),
-        (not family, "config.json names no model_type", f"{fix}, with its model_type", "bad-file"),
-        (report.step == "generation", f"generation_config.json cannot be used: {shortened(message, 200)}",
-         "correct it, or remove the file", "bad-file"),
-        ("does not recognize this architecture" in message,
-         f"the installed transformers has no model_type {short_repr(family)}",
-         "correct model_type in config.json, or install a transformers that has it", "not-supported"),
-        ("Padding_idx" in message, f"pad_token_id is {pad} in config.json, and vocab_size {config.get('vocab_size')}",
-         "use a pad_token_id below vocab_size, or null, in config.json", "bad-file"),
-    )  # fmt: skip
-    for applies, got, advice, code in cases:
-        if applies:
-            return Problem(where, got, advice, code)
+    if report.step == "class":
+        named = _architectures(config) or family
+        kind = "an encoder-decoder" if config.get("is_encoder_decoder") else "a vision, audio or encoder model"
+        expected = "a sequence classifier" if where == "reward.path" else "a causal language model (...ForCausalLM)"
+        got = f"{named} (model_type {family}) is {kind}, which cannot be loaded as {expected}"
+        return Problem(where, got, f"use {expected}", "not-supported")
+    if report.step in ("time", "memory"):
+        got = f"making the model that config.json describes takes too much {report.step}"
+        return Problem(where, got, "correct num_hidden_layers and the other numbers in config.json", "bad-file")
+    if report.kind == "ImportError":
+        got = f"{family} needs a package that is not installed: {shortened(message, 200)}"
+        return Problem(where, got, "install it (pip install)", "not-found")
+    if not family:
+        fix = "use the config.json as its publisher saved it, with its model_type"
+        return Problem(where, "config.json names no model_type", fix, "bad-file")
+    if report.step == "generation":
+        got = f"generation_config.json cannot be used: {shortened(message, 200)}"
+        return Problem(where, got, "correct it, or remove the file", "bad-file")
+    if "does not recognize this architecture" in message:
+        got = f"the installed transformers has no model_type {short_repr(family)}"
+        return Problem(where, got, "correct model_type in config.json, or install a transformers that has it",
+                       "not-supported")  # fmt: skip
+    if "Padding_idx" in message:
+        pad, vocab_size = config.get("pad_token_id"), config.get("vocab_size")
+        got = f"pad_token_id is {pad} in config.json, and vocab_size {vocab_size}"
+        return Problem(where, got, "use a pad_token_id below vocab_size, or null, in config.json", "bad-file")
     text = re.sub(r"^(Class v|V)alidation error for \w+ '\w+': (\w+: )?", "", message).rstrip(".")
     text = f"there is no {text}" if report.kind == "KeyError" else text
     what = "the weights cannot be loaded" if report.step == "load" else "no model can be made from config.json"
     got = f"{what}: {shortened(text, 200)}"
-    if entry := _find_quoted_entry(config, message):
-        got, fix = f"{got} ({entry[0]} is {short_repr(entry[1])})", f"correct {entry[0]} in config.json"
+    if named := _find_quoted_entry(config, message):
+        got, fix = f"{got} ({named[0]} is {short_repr(named[1])})", f"correct {named[0]} in config.json"
     return Problem(where, got, fix, "bad-file")
 
 
@@ -150,24 +154,25 @@ def _describe_missing(report: LoadReport, config: Mapping[str, Any], where: str)
     """What is missing, and what to use; the second is empty where no specific advice is known."""
     got = f"{len(report.missing)} of {report.expected} tensors are not in the weights, {_list_first(report.missing)}"
     held = report.held_layers
-    packed = next((name for name in report.unexpected if _PACKED_END.search(name)), "")
-    cases: tuple[tuple[object, str, str], ...] = (
-        (any("lora_" in name for name in report.unexpected),
-         f"{got}; they hold adapters, {_list_first(report.unexpected)}",
-         "save the model after merge_and_unload() of peft"),
-        (packed, f"{got}: the weights are quantized, they hold {packed}", "use the unquantized checkpoint (bfloat16)"),
-        (where == "reward.path" and all(_SCORERS.search(name) for name in report.missing),
-         f"{got}: no layer of the weights gives a score",
-         "use a reward model with one output (AutoModelForSequenceClassification)"),
-        ([*report.missing] == [report.head], *_describe_missing_head(report, config)),
-        (held and all(_layer_number(name, 0) >= held for name in report.missing),
-         f"num_hidden_layers is {report.layers} in config.json, and the weights have {held} layers: {got}",
-         f"use num_hidden_layers {held} in config.json, or the weights of all layers"),
-        (report.unexpected, f"{got}; they hold others, {_list_first(report.unexpected)}",
-         f"use names as in the model (its model_type is {config.get('model_type')}), without those of a wrapper"),
-        (True, got, ""),
-    )  # fmt: skip
-    return next((what, fix) for applies, what, fix in cases if applies)
+    if any("lora_" in name for name in report.unexpected):
+        return (
+            f"{got}; they hold adapters, {_list_first(report.unexpected)}",
+            "save the model after merge_and_unload() of peft",
+        )
+    if packed := next((name for name in report.unexpected if _PACKED_END.search(name)), None):
+        return f"{got}: the weights are quantized, they hold {packed}", "use the unquantized checkpoint (bfloat16)"
+    if where == "reward.path" and all(_SCORERS.search(name) for name in report.missing):
+        fix = "use a reward model with one output (AutoModelForSequenceClassification)"
+        return f"{got}: no layer of the weights gives a score", fix
+    if [*report.missing] == [report.head]:
+        return _describe_missing_head(report, config)
+    if held and all(_layer_number(name, 0) >= held for name in report.missing):
+        fix = f"use num_hidden_layers {held} in config.json, or the weights of all layers"
+        return f"num_hidden_layers is {report.layers} in config.json, and the weights have {held} layers: {got}", fix
+    if report.unexpected:
+        fix = f"use names as in the model (its model_type is {config.get('model_type')}), without those of a wrapper"
+        return f"{got}; they hold others, {_list_first(report.unexpected)}", fix
+    return got, ""
 
 
 def _describe_missing_head(report: LoadReport, config: Mapping[str, Any]) -> tuple[str, str]:

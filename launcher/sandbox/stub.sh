@@ -11,7 +11,8 @@ printf -v r_record 'record.%s.%s' "$EPOCHREALTIME" $$
 r_program='^(python[0-9.]*|torchrun|accelerate|deepspeed|rlrun)$'
 r_shell='^(bash|sh|zsh|dash)$'
 r_text='(^|[[:space:];&/(])(python[0-9.]*|torchrun|accelerate|deepspeed|rlrun|bash|[^[:space:]]*\.sh)([[:space:]]|$)'
-r_command='^(python[0-9.]*|torchrun|accelerate|deepspeed|rlrun|bash)[[:space:]]' # a text that is a command
+r_start='^(python[0-9.]*|torchrun|accelerate|deepspeed|rlrun|bash)[[:space:]]'
+r_command="$r_start(.*[[:space:]])?(-m|[^[:space:]]*[.](py|sh))([[:space:]]|$)" # a text that starts a program
 r_module='^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)+$'
 r_packages='^(install|add|remove|uninstall|sync|lock|pull|upgrade|download|pip)$' # words after which packages are named
 

@@ -272,7 +272,7 @@ def _check_ranking(player: Player, row: Row, scores: Mapping[str, float]) -> Ite
     elif len({*scores.values()}) == 1:  # else the form of right answers, or the tool that takes them, is unknown
         got, fix = (
             f"{got}, and so does all else",
-            "let reward compare an answer with the ground truth, if its text counts",
+            "let reward compare the answer with the ground truth, unless a tool takes the answer",
         )
         yield CheckResult("WARN", "environment", got, fix)
 

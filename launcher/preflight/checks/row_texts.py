@@ -23,7 +23,8 @@ _END_TOKEN = re.compile(
     r"(<\|[^|<>\s]+\|>|<｜[^<>]+｜>|</s>|</?eo[a-z]>|<end\w*>|<[a-z]+_of_[a-z]+>|\[/?(?:INST|SEP|EO[A-Z])\])\s*\Z", re.I
 )
 """A special token at the end of a text; tags of XML and HTML do not match."""
-_MEDIUM = re.compile(r"<(?:image|video|audio)>|<\|(?:image|video|audio)_pad\|>")
+_MEDIUM = re.compile(r"<(image|video|audio)>(?!.*</\1>)|<\|(?:image|video|audio)_pad\|>", re.DOTALL)
+"""What stands for something that is no text; not an element of HTML, which ends."""
 _ROLE_PREFIX = re.compile(r"\s*(?:[^`]{0,30}[:>\]\n]\s*)?")
 """Matches what a dialogue written as text has before its first turn: a role, or nothing."""
 
@@ -93,11 +94,13 @@ def _end_token(row: Row) -> str:
 
 
 def _medium(row: Row) -> str:
+    """What stands in a prompt for an image, a video or a sound."""
     found = (_MEDIUM.search(content) for role, content in prompt_turns(row) if role != "assistant")
     return next((match[0] for match in found if match), "")
 
 
 def _answered(row: Row) -> str:
+    """The answer with which a prompt ends."""
     role, content = prompt_turns(row)[-1]
     return content if role == "assistant" else ""
 

@@ -54,7 +54,7 @@ def truths(every: int, value: str) -> list[dict[str, Any]]:
         ("sft", [{"prompt": asked, "response": asked} for asked in ASKED], ""),  # a copy is an answer
         ("sft", [{**row, "prompt": f"<image>\n{row['prompt']}"} for row in answers()],
          "prompts hold '<image>', in place of something that is no text"),
-        ("sft", [{**row, "response": f"<video>{row['response']}</video>"} for row in answers()], ""),
+        ("sft", [{**row, "prompt": f"{row['prompt']} <video>\n{n}\n</video>"} for n, row in enumerate(answers())], ""),
         ("grpo", [{"prompt": chat["messages"]} for chat in chats()], "prompts end with an answer, 'assistant 0'"),
         ("sft", answers() * 3, "80 of 120 rows repeat an earlier one"),
         ("grpo", truths(1000, "1") * 2, "40 of 80 rows repeat an earlier one"),
