@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,6 @@ def _problem_of(item: ErrorDetails, where: str) -> Problem:
     """A problem that pydantic has with a file of rules."""
     place = ".".join(map(str, (where, *item["loc"])))
     if item["type"] == "unexpected_keyword_argument" and "rules" in item["loc"]:
-        fix = suggest(str(item["loc"][-1]), [*HealthRule.__pydantic_fields__], listed="a rule has")
+        fix = suggest(str(item["loc"][-1]), [field.name for field in fields(HealthRule)], listed="a rule has")
         return Problem(place, "is no key of a rule", fix, "bad-file")
     return Problem(place, item["msg"].lower(), "see docs/health.md", "bad-file")

@@ -262,8 +262,8 @@ def _check_ranking(player: Player, row: Row, scores: Mapping[str, float]) -> Ite
         return
     for form in FORMS:
         texts = [form.format(text) for text in (row.ground_truth, NONSENSE)]
-        rewards = [player.play(row, [Spoken(text, text)]).final.reward for text in texts]
-        if None not in rewards and rewards[0] > max(baseline, rewards[1]):
+        right_reward, wrong_reward = (player.play(row, [Spoken(text, text)]).final.reward for text in texts)
+        if right_reward is not None and wrong_reward is not None and right_reward > max(baseline, wrong_reward):
             return
     better = next(what for what, score in nothing.items() if score >= right)
     got = f"{better} scores {compact(nothing[better])}, the ground truth {compact(right)}"
