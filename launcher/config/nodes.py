@@ -83,11 +83,10 @@ def accepts(node: Any, name: str, value: Any) -> bool:
     """Whether the run's setting `name` takes a value; also True where the run has no such setting."""
     cls, key = owner(node, name)
     declared = fields_of(cls).get(key)
+    hint: Any = declared.annotation if declared else Any
     try:
-        if declared:
-            TypeAdapter(Annotated[declared.annotation, *declared.metadata, Field()]).validate_json(
-                json.dumps(value, default=str)
-            )
+        adapter = TypeAdapter(Annotated[hint, *(declared.metadata if declared else ()), Field()])
+        adapter.validate_json(json.dumps(value, default=str))
     except ValidationError:
         return False
     return True
