@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,9 +83,8 @@ def test_cpu_is_what_was_used_between_two_measurements(tmp_path: Path, monkeypat
     now, spent = count(100.0, 4.0), count(10.0, 6.0)
     monkeypatch.setattr(usage, "time", SimpleNamespace(monotonic=lambda: next(now)))
     monkeypatch.setattr(Meter, "_process_usage", lambda _: {0: (next(spent), MB)})
-    meter = Meter({0: 0}, {0: ""}, tmp_path, 0.01)
-    assert [looked(meter)[0].cpu_percent for _ in range(2)] == [150.0] * 2
-    meter.close()
+    with closing(Meter({0: 0}, {0: ""}, tmp_path, 0.01)) as meter:
+        assert [looked(meter)[0].cpu_percent for _ in range(2)] == [150.0] * 2
 
 
 def test_a_disk_that_does_not_answer_is_unknown(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
