@@ -181,8 +181,8 @@ def test_an_event_file_is_a_log(folder):
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param("wandb", marks=[needs("wandb"), needs("swanlab")]),  # which reads W&B's files, too
-    *(pytest.param(name, marks=needs(name)) for name in ("swanlab", "trackio")),
+    pytest.param(name, marks=[needs(name), needs("swanlab" if name == "wandb" else name)])  # which reads W&B's files
+    for name in ROWS
 ])  # fmt: skip
 def test_the_librarys_reader_finds_every_value_once(folder, awkward, expected, name):
     send_in_pieces(folder, name, awkward)
