@@ -158,33 +158,34 @@ def test_secrets_and_control_characters_of_a_log_are_not_printed(log_of):
         assert secret not in text and "\x07" not in text
 
 
-SAMPLES = """[prompt] What is 1+1?
-[response] It is {answer}.
-[ground_truth] 2
-[score] {score}
-[prompt] What is 2+2?
+SAMPLES = """[prompt] What is 2+2?
 [response] It is 4, surely.
 [ground_truth] 4
 [score] 1.0
+[prompt] What is 1+1?
+[response] It is {answer}.
+[ground_truth] 2
+[score] {score}
 step:{step} - critic/score/mean:0.5
 """
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "shown", "hidden"),  # shown in this order: of those compared what changed most comes first
     [
-        ("--max-score 0.5", ["It is 3."]),
-        ("--search 1+1", ["1+1", "It is 3.", "It is 2."]),
-        ("--search nowhere", ["no such answer"]),
-        ("--compare 10 20", ["It is [-3.-] {+2.+}", "2+2",  # 1+1 before it, as it changed
-                             "2 prompts of both steps: 1 better, 0 worse, 1 of equal score; 1 answers are the same"]),
+        ("--max-score 0.5", ["It is 3."], "surely"),
+        ("--search 1+1", ["1+1", "It is 3.", "It is 2."], "surely"),
+        ("--search nowhere", ["no such answer"], "surely"),
+        ("--compare 10 20", ["2 prompts of both steps: 1 better, 0 worse, 1 of equal score; 1 answers are the same",
+                             "1+1", "It is [-3.-] {+2.+}", "2+2", "surely"], "not scored"),
     ],
 )  # fmt: skip
-def test_samples_by_text_and_score_stand_side_by_side_by_prompt(words, shown, log_of):
+def test_samples_by_text_and_score_stand_side_by_side_by_prompt(words, shown, hidden, log_of):
     path = log_of(SAMPLES.format(answer=3, score=0.0, step=10) + SAMPLES.format(answer=2, score=1.0, step=20))
     code, text = rlrun("samples", path, *words.split())
-    assert code == 2 * ("nowhere" in words) and [part for part in shown if part not in text] == []
-    assert ("surely" in text) == ("2+2" in shown) and text.count("What is 1+1?") <= 1
+    places = [text.find(part) for part in shown]
+    assert code == 2 * ("nowhere" in words) and -1 not in places and places == sorted(places)
+    assert hidden not in text and text.count("What is 1+1?") <= 1
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def test_ctrl_c_ends_the_watching_alone(run: Folder, watching: Any, until: Calla
     until(lambda: watching.sees("rollout"))
     watching.process.send_signal(signal.SIGINT)
     assert watching.process.wait(600) == 0
-    assert "Traceback" not in watching.unseen and not (run.path / ".stop").exists()
+    assert not watching.sees("Traceback") and not (run.path / ".stop").exists()
 
 
 def test_a_log_is_drawn_with_what_is_appended(

@@ -65,12 +65,14 @@ def test_how_a_run_ends_decides_whether_it_waits_again(
     code: int, stopped: bool, requeued: bool, tmp_path: Path, fake_slurm: Path
 ) -> None:
     folder = tmp_path / "a folder's"  # which has blanks in its name
-    (folder / "slurm").mkdir(parents=True)
+    folder.mkdir()
     if stopped:
+        (folder / "slurm").mkdir()
         (folder / "slurm" / "stop").touch()
     text = script(Slurm(setup=(f"export CODE={code}",)), CPU, folder, "sh -c 'pwd > x; exit $CODE'")
     ran = subprocess.run(["bash"], input=text, text=True, env={**os.environ, "SLURM_JOB_ID": "12"}, check=False)
     assert (ran.returncode, (folder / "x").read_text()) == (code, f"{folder}\n"), "it works in the run's folder"
+    assert (folder / "slurm").is_dir()
     assert ("scontrol requeue 12" in (fake_slurm / "calls").read_text()) == requeued
 
 

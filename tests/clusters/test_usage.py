@@ -8,12 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from launcher.clusters.local import Local, LocalJob
+from launcher.clusters.local import Local, LocalJob, usage
 from launcher.clusters.local.usage import Meter
 from launcher.core import machine
 from launcher.core.events import Usage
@@ -65,6 +68,8 @@ def test_each_process_is_told_with_its_children_and_one_that_has_ended_is_not(be
     first, second, third = looked(meter)
     most = 100 * (spent(burns) - before)  # of at least one second
     meter.close()
+    least = spent(burns)
+    assert least <= meter._process_usage()[3][0] <= spent(burns), "its child burns"
     assert (first.rank, second.rank, third.rank) == (0, 1, 3)
     assert 0 < third.cpu_percent <= most + 2, "and it did burn"
     assert third.machine_cpu_percent > 5 and second.cpu_percent < 50
@@ -72,6 +77,14 @@ def test_each_process_is_told_with_its_children_and_one_that_has_ended_is_not(be
     assert 0 < first.machine_memory_bytes < first.machine_memory_total_bytes == machine.memory_bytes()
     assert first.disk_free_bytes == pytest.approx(machine.free_disk_bytes(tmp_path), rel=0.05)
     assert (first.gpu_percent, first.gpu_memory_bytes, first.gpu_celsius) == (None, None, None)
+
+
+def test_cpu_is_what_was_used_between_two_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, spent = count(100.0, 4.0), count(10.0, 6.0)
+    monkeypatch.setattr(usage, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(Meter, "_process_usage", lambda _: {0: (next(spent), MB)})
+    with closing(Meter({0: 0}, {0: ""}, tmp_path, 0.01)) as meter:
+        assert [looked(meter)[0].cpu_percent for _ in range(2)] == [150.0] * 2
 
 
 def test_a_disk_that_does_not_answer_is_unknown(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

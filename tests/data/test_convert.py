@@ -212,7 +212,7 @@ def test_extra_info_grows_with_the_rows(
     path = lines(tmp_path / "a.jsonl", [{"prompt": "a", "answer": "1", "extra_info": more} for more in own])
     if kept is None:
         with pytest.raises(Problems, match=OTHER_TYPES):
-            prepare(Files(train_files=(str(path),)), "prompts", tmp_path / "out", lambda _: None)
+            prepare(Files(train_files=(str(path),), on_bad_row="skip"), "prompts", tmp_path / "out", lambda _: None)
         return
     made, bad = converted(path, tmp_path, "prompts")
     assert [row["extra_info"] for row in made] == kept

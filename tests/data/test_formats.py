@@ -195,6 +195,7 @@ def test_named_keys_are_used_and_must_be_there() -> None:
         ({"prompt": [USER], "response": "2"}, row(prompt=(ASKED,), response="2")),
         ({"messages": [USER | {"content": PARTS}, BOT]}, row(prompt=(ASKED, SAID))),
         ({"messages": None, **ANSWERED}, row(prompt="1+1?", response="2")),
+        ({**CHAT, "history": HISTORY}, row(prompt=(ASKED, SAID))),  # messages are the whole conversation
         ({"prompt": "1+1?", "response": "it is 2", "reward_model": {"ground_truth": 2}, "data_source": "sums"},
          row(prompt="1+1?", response="it is 2", ground_truth="2", typed_truth=2, data_source="sums")),
         *(({**ANSWERED, "history": history}, row(prompt=(*EARLIER, SAID)))  # learned, as in its programs

@@ -165,22 +165,21 @@ def scored(ended: str | None) -> float | None:
 
 
 @pytest.mark.parametrize(
-    ("shared", "method", "code", "ended", "score", "expected"),
-    [*(("Wild", tool, code, ended, scored(ended), expected) for code, tool, ended, expected in TOOLS),
-     *(("Own", "step", code, ended, scored(ended), expected) for code, ended, expected in STEPS),
-     *(("Own", "reward", code, "finished", score, fault) for code, score, fault in JUDGED)],
+    ("shared", "method", "code", "ended", "score", "expected", "faulty"),
+    [*(("Wild", tool, code, end, scored(end), expected, not scored(end)) for code, tool, end, expected in TOOLS),
+     *(("Own", "step", code, end, scored(end), expected, not scored(end)) for code, end, expected in STEPS),
+     *(("Own", "reward", code, "finished", score, fault, bool(fault)) for code, score, fault in JUDGED)],
     indirect=["shared"], ids=lambda value: str(value)[:40],
 )  # fmt: skip
 def test_whatever_it_does_has_a_type_and_a_reason(
-    shared: Processes, method: str, code: str, ended: str | None, score: float | None, expected: str
+    shared: Processes, method: str, code: str, ended: str | None, score: float | None, expected: str, faulty: bool
 ) -> None:
     row = Row("wild:1", OWN[method].format(code)) if method in OWN else ROW
     seen, final = episode(shared, spoken("run" if method in OWN else method, code=code), row=row)
     last = seen[-1]
     assert (last.ended, final.reward) == (ended, score), last
     assert expected in " ".join([last.reason, *(message.content for message in last.messages), final.fault])
-    leaves_it_to_the_run = (method, code) == ("reward", "return None")
-    assert bool(final.fault) == (score is None and not leaves_it_to_the_run) and len(last.messages) <= 64
+    assert bool(final.fault) == faulty and len(last.messages) <= 64
     if "Final(" in code:
         assert final.parts == {"good": 1.0} and final.facts == {"searches": 3.0}
     seen, final = episode(shared, spoken("run", code="pass"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -85,12 +86,15 @@ def test_what_goes_wrong_is_said(words: list[str], code: int, output: str, look:
     assert output in found.stderr and found.stderr.splitlines()[-1].startswith("✗ ")
 
 
-def test_ctrl_c_and_the_same_command_continues(commands: Any, hub: Any, files: Any, tmp_path: Path, until: Any) -> None:
-    """tests/hubs/test_kills.py measures what is resumed."""
+@pytest.mark.parametrize(("source", "sent"), [("huggingface", math.inf), ("modelscope", 4_000_000)])
+def test_ctrl_c_and_the_same_command_continues(
+    source: str, sent: float, commands: Any, hub: Any, files: Any, tmp_path: Path, until: Any
+) -> None:
+    """ModelScope's client within the file, of 3 MB; tests/hubs/test_kills.py measures what is resumed."""
     rlrun, store = commands(tmp_path), tmp_path / "store"
     hub.bytes_per_s = 1e6
     hub.add("o/m", files, xet=True)
-    words, env = ("model", "download", "o/m", "--source", "huggingface"), {**os.environ, "RLRUN_MODELS": str(store)}
+    words, env = ("model", "download", "o/m", "--source", source), {**os.environ, "RLRUN_MODELS": str(store)}
     process = rlrun.begin(*words, env=env)
     until(lambda: hub.sent[NAME] > 1_000_000)
     process.send_signal(signal.SIGINT)
@@ -99,7 +103,7 @@ def test_ctrl_c_and_the_same_command_continues(commands: Any, hub: Any, files: A
     hub.bytes_per_s = None
     again = rlrun(*words, env=env)
     assert again.returncode == 0 and "Traceback" not in again.stderr
-    assert (store / "o/m" / NAME).read_bytes() == files[NAME]
+    assert (store / "o/m" / NAME).read_bytes() == files[NAME] and hub.sent[NAME] < sent
     assert hub.sent["tokenizer.json"] == len(files["tokenizer.json"])
 
 

@@ -148,6 +148,8 @@ def test_without_a_hub_a_dataset_is_here_whole_or_not_at_all(place: Any, monkeyp
     with pytest.raises(Problems) as caught:
         both.fetched(lambda _: None)
     line = "o/d: not here, and HF_HUB_OFFLINE forbids to download it; unset HF_HUB_OFFLINE once"
+    with pytest.raises(Problems, match="o/policy: not here, and HF_HUB_OFFLINE forbids to download it"):
+        prepared(hf_run("model.path=o/policy"), [])
     assert (caught.value.lines, len(place.asked)) == ([line], asked)
 
 

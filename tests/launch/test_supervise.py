@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,56 +66,70 @@ def test_a_killed_process_is_started_again_and_nothing_is_told_twice(supervised:
     assert f"restart 1: {again.why}; attempt 2 went back to step 2" in console
 
 
-ENDS: dict[str, tuple[int, list[dict[str, Any]], tuple[int, str], list[str], list[int], str]] = {
-    # how often it may be restarted, its attempts; exit code and status, causes, steps that stand, and why it ended
-    "a cluster that dies": (3, [{**KILL, "lost": "the cluster does not answer", "crash": NO_ANSWER}, DONE],
-                            (0, "finished"), ["node", "finished"], [1, 2, 3, 4, 5, 6], ""),
-    "no checkpoint between restarts": (2, [KILL] * 3, (1, "failed"), ["killed"] * 3, [1, 2, 3],
-                                       "attempt_3/rank-0.log; restarted 2 times without a new checkpoint"),
-    "a new checkpoint starts the count again": (1, [saves(2), saves(4), saves(6), saves(8), {"steps": 1}],
-                                                (0, "finished"), [*["killed"] * 4, "finished"], [*range(1, 10)], ""),
-    "configuration": (3, [crashes(2, "configuration", "a: b; use c", "d: e")], (2, "failed"), ["configuration"], [1],
-                      "rank 0: a: b; use c; d: e; its log"),
-    "code": (3, [crashes(1, "error", "ValueError: x")], (1, "failed"), ["code"], [1], "rank 0: ValueError: x; its log"),
-    "numbers": (3, [crashes(2, "numbers", "step 9: loss is not finite, 5 steps in a row")], (2, "failed"), ["numbers"],
-                [1], "rank 0: step 9"),
-    "disk": (3, [crashes(1, "error", "OSError: No space left on device")], (1, "failed"), ["disk"], [1],
-             "free space on the disk"),
-    "a cluster that cannot start again is like a lost node": (3, [KILL, NOWHERE, DONE], (0, "finished"),
-                                                              ["killed", "node", "finished"], [1, 2, 3, 4, 5, 6], ""),
-    "a cluster that never starts again": (2, [KILL, NOWHERE, NOWHERE], (2, "failed"), ["killed", "node", "node"],
-                                          [], "cluster: has 1 node of 2; use another"),
-    "a checkpoint broke meanwhile": (3, [{**KILL, "saves": (1, 2), "during": flip}, {"steps": 2}], (0, "finished"),
-                                     ["killed", "finished"], [1, 2, 3], ""),
-    "the only checkpoint broke": (3, [{**saves(2), "during": flip}], (2, "failed"), ["configuration"], [1, 2, 3],
-                                  "(sha256 differs); p/a: no checkpoint verifies; start a new run"),
-    "other data": (3, [{**saves(2), "during": change_data}], (2, "failed"), ["configuration"], [1, 2, 3],
-                   "data: is not what the run began with"),
-    "a signal is passed on": (3, [{"steps": 3, "saves": (2,), "during": ask}], (143, "stopped"), ["stopped"],
-                              [1, 2, 3], "SIGTERM; checkpoints/step_000002 is the newest checkpoint"),
-    "SIGINT to a process itself": (3, [{**saves(1), "code": 130}], (130, "stopped"), ["stopped"], [1, 2, 3],
-                                   "SIGINT to rank 0; checkpoints/step_000001 is"),
-    "SIGTERM to a process without a handler yet": (3, [{**saves(1), "code": -15}], (143, "stopped"), ["stopped"],
-                                                   [1, 2, 3], "SIGTERM to rank 0; checkpoints/step_000001 is"),
+@dataclass
+class End:
+    """How a run ends: exit code and status, the causes of its attempts, the steps that stand, and a part of why."""
+
+    script: list[dict[str, Any]]
+    how: tuple[int, str]
+    causes: list[str]
+    steps: list[int]
+    why: str = ""
+    most: int = 3
+    pauses: tuple[float, ...] = (0.0, 0.0, 1.0)
+    alerts: tuple[str, ...] = ()
+
+
+DIED, REFUSED, FINISHED, STOPPED = (1, "failed"), (2, "failed"), (0, "finished"), (143, "stopped")
+ENDS = {
+    "a cluster that dies": End([{**KILL, "lost": "the cluster does not answer", "crash": NO_ANSWER}, DONE], FINISHED,
+                               ["node", "finished"], [1, 2, 3, 4, 5, 6]),
+    "no checkpoint between restarts": End([KILL] * 3, DIED, ["killed"] * 3, [1, 2, 3],
+                                          "attempt_3/rank-0.log; restarted 2 times without a new checkpoint", most=2),
+    "a new checkpoint starts the count again": End([saves(2), saves(4), saves(6), saves(8), {"steps": 1}], FINISHED,
+                                                   [*["killed"] * 4, "finished"], [*range(1, 10)],
+                                                   most=1, pauses=(0.0,) * 5),
+    "configuration": End([crashes(2, "configuration", "a: b; use c", "d: e")], REFUSED, ["configuration"], [1],
+                         "rank 0: a: b; use c; d: e; its log"),
+    "code": End([crashes(1, "error", "ValueError: x")], DIED, ["code"], [1], "rank 0: ValueError: x; its log"),
+    "numbers": End([crashes(2, "numbers", "step 9: loss is not finite, 5 steps in a row")], REFUSED, ["numbers"], [1],
+                   "rank 0: step 9"),
+    "disk": End([crashes(1, "error", "OSError: No space left on device")], DIED, ["disk"], [1],
+                "free space on the disk"),
+    "a cluster that cannot start again is like a lost node": End([KILL, NOWHERE, DONE], FINISHED,
+                                                                 ["killed", "node", "finished"], [1, 2, 3, 4, 5, 6]),
+    "a cluster that never starts again": End([KILL, NOWHERE, NOWHERE], REFUSED, ["killed", "node", "node"], [],
+                                             "cluster: has 1 node of 2; use another", most=2),
+    "a checkpoint broke meanwhile": End([{**KILL, "saves": (1, 2), "during": flip}, {"steps": 2}], FINISHED,
+                                        ["killed", "finished"], [1, 2, 3],
+                                        alerts=("sha256 differs); resumed from step_000001",)),
+    "the only checkpoint broke": End([{**saves(2), "during": flip}], REFUSED, ["configuration"], [1, 2, 3],
+                                     "(sha256 differs); p/a: no checkpoint verifies; start a new run"),
+    "other data": End([{**saves(2), "during": change_data}], REFUSED, ["configuration"], [1, 2, 3],
+                      "data: is not what the run began with"),
+    "a signal is passed on": End([{"steps": 3, "saves": (2,), "during": ask}], STOPPED, ["stopped"], [1, 2, 3],
+                                 "SIGTERM; checkpoints/step_000002 is the newest checkpoint"),
+    "SIGINT to a process itself": End([{**saves(1), "code": 130}], (130, "stopped"), ["stopped"], [1, 2, 3],
+                                      "SIGINT to rank 0; checkpoints/step_000001 is"),
+    "SIGTERM to a process without a handler yet": End([{**saves(1), "code": -15}], STOPPED, ["stopped"], [1, 2, 3],
+                                                      "SIGTERM to rank 0; checkpoints/step_000001 is"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", ENDS)
-def test_what_is_restarted_and_how_it_ends(supervised: Callable[..., Any], what: str) -> None:
-    most, script, end, causes, steps, why = ENDS[what]
-    ran = supervised(script, most)
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_what_is_restarted_and_how_it_ends(supervised: Callable[..., Any], end: End) -> None:
+    ran = supervised(end.script, end.most)
     state, crash = ran.outcome.state, ran.outcome.crash
-    assert (ran.outcome.exit_code, state.status) == end
-    assert (ran.causes, ran.steps) == (causes, steps) and why in state.why
-    assert len(ran.told(Restarted)) == state.restarts == len(causes) - 1
-    assert ran.pauses == [0.0, 0.0, 1.0][: len(causes)] or (what.startswith("a new c") and not any(ran.pauses))
-    alerts = [alert.text.partition("(")[2] for alert in ran.told(Alert)]
-    assert alerts == ["sha256 differs); resumed from step_000001"] * (what == "a checkpoint broke meanwhile")
-    if "crash" in script[-1]:
-        assert crash == script[-1]["crash"]
-    elif end[0] == 2:  # a refusal; with the fault before it where nothing is left to go on from
+    assert (ran.outcome.exit_code, state.status) == end.how
+    assert (ran.causes, ran.steps) == (end.causes, end.steps) and end.why in state.why
+    assert len(ran.told(Restarted)) == state.restarts == len(end.causes) - 1
+    assert ran.pauses == [*end.pauses][: len(end.causes)]
+    assert [alert.text.partition("(")[2] for alert in ran.told(Alert)] == [*end.alerts]
+    if "crash" in end.script[-1]:
+        assert crash == end.script[-1]["crash"]
+    elif end.how == REFUSED:  # with the fault before it where nothing is left to go on from
         assert "; ".join(crash.lines) in state.why
-        assert ("killed by SIGKILL" in crash.lines[0]) == ("during" in script[0])
+        assert ("killed by SIGKILL" in crash.lines[0]) == ("during" in end.script[0])
 
 
 def test_who_may_restart_and_pauses_grow_to_a_minute() -> None:

@@ -39,7 +39,7 @@ def test_a_point_is_named_by_what_differs_and_names_are_short_safe_and_all_diffe
         ({}, "only"),
     ):
         assert names(differs) == [name]
-    long = [{f"data.key{key}": f"{value}{'v' * 40}" for key in range(6)} for value in range(3)]
+    long = [{f"data.key{key}": f"{'v' * 40}{value}" for key in range(6)} for value in range(3)]
     alike = [{"a.b": "x/y"}, {"a.b": "x:y"}, {"a.b": "X_y"}]  # one folder where case does not count
     for found in (names(*long), names(*alike)):
         assert len({name.lower() for name in found}) == 3

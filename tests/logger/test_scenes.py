@@ -191,10 +191,15 @@ def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Shared) -> None
     log, job = scripts.folder / "train.log", "job-1700000000"
     environment, pipes = platform.environment(JOB_UUID=job), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     values = [(step, {"actor/pg_loss": 0.5**step, "critic/score/mean": step / 4}) for step in (1, 2)]
+    lines = [
+        " - ".join([f"step:{step}", *(f"{name}:{value}" for name, value in metrics.items())]) + "\n"
+        for step, metrics in values
+    ]
+    log.write_text(lines[0])
     with subprocess.Popen([*TRACK, str(log), "-f"], env=environment, text=True, **pipes) as track:
-        for number, (step, metrics) in enumerate(values, start=1):
+        for number, more in enumerate(("", lines[1]), start=1):
             with log.open("a") as file:
-                file.write(" - ".join([f"step:{step}", *(f"{name}:{value}" for name, value in metrics.items())]) + "\n")
+                file.write(more)
             while len(platform.lines(job, "Step")) < number:
                 assert track.poll() is None
                 time.sleep(0.05)

@@ -216,32 +216,33 @@ def test_rows_without_a_ground_truth_are_passed_over(lines: Lines, mine: Lines) 
 
 
 @pytest.mark.parametrize(
-    ("truths", "result", "words", "wrong", "kinds"),  # of a kind its answers, of which without a score, and their mean
+    ("truths", "result", "words", "wrong", "doubtful", "kinds"),  # of a kind: answers, without a score, mean
     [
-        (["18", "7"], "float(bool(solution_str))", [], "", {}),  # another form may be the one that counts
-        (["18", "7"], "0.5", ["reward.form="], "every kind of answer scores 0.5, so nothing can be learnt", {}),
+        (["18", "7"], "float(bool(solution_str))", [], "", True, {}),  # another form may be the one that counts
+        (["18", "7"], "0.5", ["reward.form="], "every kind of answer scores 0.5, so nothing can be learnt", False, {}),
         (["18", "7"], "", ["reward=format", "reward.pattern='.*'"],
-         "every kind of answer scores 1, so nothing can be learnt", {}),
-        (["18", "7"], "", ["reward=length", "reward.low=500", "reward.high=600"], "", {}),  # others may have the length
-        (["18", "7"], "random.random() + 10 * said", [FORM], "when asked again, so chance is learnt", {}),
-        (["18", "7"], "math.nan", [], "24 answers have no score", {}),
+         "every kind of answer scores 1, so nothing can be learnt", False, {}),
+        (["18", "7"], "", ["reward=length", "reward.low=500", "reward.high=600"], "", False, {}),  # others may fit
+        (["18", "7"], "random.random() + 10 * said", [FORM], "when asked again, so chance is learnt", False, {}),
+        (["18", "7"], "math.nan", [], "24 answers have no score", False, {}),
         (["18", "7"], "said or float('highest score' in solution_str)", [FORM],
-         "1 on average and an instruction to the judge 1, so it is what is learnt", {}),
+         "1 on average and an instruction to the judge 1, so it is what is learnt", False, {}),
         # of one row alone no answer is known to be wrong
         (["18"], "said if 'Ignore' not in solution_str else None", [FORM], "1 answers have no score",
-         {"wrong": (0, 0, math.nan), "injection": (1, 1, math.nan)}),
+         False, {"wrong": (0, 0, math.nan), "injection": (1, 1, math.nan)}),
         # of several forms the best counts
-        (["18", "7"], "float(solution_str == f'#### {ground_truth}')", [], "", {"gold": (2, 0, 1), "wrong": (2, 0, 0)}),
+        (["18", "7"], "float(solution_str == f'#### {ground_truth}')", [], "",
+         False, {"gold": (2, 0, 1), "wrong": (2, 0, 0)}),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_reward(
-    truths: list[str], result: str, words: list[str], wrong: str, kinds: dict[str, Any], lines: Lines, mine: Lines
+    truths: list[str], result: str, words: list[str], wrong: str, doubtful: bool, kinds: dict[str, Any], lines: Lines,
+    mine: Lines,
 ) -> None:  # fmt: skip
     report = tried(lines(*truths), *mine(result, *words))
     assert wrong in report.wrong[0] if wrong else report.wrong == ()
     assert report.ok is (not wrong) and report.gold_known is (FORM in words)
-    is_doubtful = result == "float(bool(solution_str))"
-    assert any("what is right is not learnt" in line for line in report.doubts) is is_doubtful
+    assert any("what is right is not learnt" in line for line in report.doubts) is doubtful
     found = {each.name: (each.answers, each.unscored, each.mean) for each in report.kinds if each.name in kinds}
     assert found == {name: pytest.approx(expected, nan_ok=True) for name, expected in kinds.items()}
 

@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -131,13 +131,20 @@ def test_invalid_requests_are_ignored(folder: Folder, asked: Stopping, tmp_path:
     assert job.told == [] and (tmp_path / "elsewhere").exists()
 
 
-def test_a_run_of_another_host_is_asked_by_its_folder(folder: Folder, asked: Stopping) -> None:
-    request, job = asked
-    (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
-    with ThreadPoolExecutor(1) as threads:
+def test_a_run_of_another_host_is_asked_by_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
+    folder, job = Folder(tmp_path), ScriptedCluster()
+    with ThreadPoolExecutor(1) as threads, Lock(folder):
+        (tmp_path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+        request = StopRequest(job, folder)
         stopped = threads.submit(store.stop, folder, now=False, wait_s=0.5)
         while not request:
             request.look()
             time.sleep(0.01)
         assert stopped.result().startswith("was asked to stop and is still saving")
-    assert job.told == [signal.SIGTERM] and not (folder.path / ".stop").exists()
+        assert job.told == [signal.SIGTERM] and not folder.stop_request.exists()
+        stopped = threads.submit(store.stop, folder, now=False)
+        until(folder.stop_request.exists)
+    assert stopped.result() == "stopped" and not folder.stop_request.exists(), "it ended before it looked"

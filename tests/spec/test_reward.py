@@ -46,6 +46,16 @@ class Judges(DetailedReward):
         return self.given
 
 
+class Gives(Reward):
+    """Fake: gives these numbers as they are."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return self.given
+
+
 NUMBER, FINITE = "expected a number", "expected a finite number"
 
 
@@ -69,10 +79,11 @@ NUMBER, FINITE = "expected a number", "expected a finite number"
     ],
 )  # fmt: skip
 def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reason: str) -> None:
-    found = score_safely(Judges(Scores([value, 0.25])), [Answer(""), Answer("")])
-    assert list(found.faults) == [reason, ""]
-    assert found.total[1] == 0.25
-    assert math.isnan(found.total[0]) if score is None else found.total[0] == score
+    for reward in (Judges(Scores([value, 0.25])), Gives([value, 0.25])):
+        found = score_safely(reward, [Answer(""), Answer("")])
+        assert list(found.faults) == [reason, ""]
+        assert found.total[1] == 0.25
+        assert math.isnan(found.total[0]) if score is None else found.total[0] == score
     assert to_score(value)[1] == reason
 
 

@@ -242,6 +242,7 @@ def test_every_metric_has_an_entry(words: list[str], tmp_path: Path) -> None:
         name for event in jobs.run(tmp_path, [*SMALL, *words]) if isinstance(event, Step) for name in event.metrics
     }
     assert len(names) > 10
+    assert "sampler.n=2" not in words or {"timing_s/gen", "timing_s/reward"} <= names
     assert not [name for name in sorted(names) if metric(name) is None], "add them to conf/metrics.yaml"
 
 
