@@ -260,11 +260,8 @@ def _check_ranking(player: Player, row: Row, scores: Mapping[str, float]) -> Ite
     nothing = {what: scores[what] for what in NOTHING if what in scores}
     if TRUTH not in scores or not nothing or (right := scores[TRUTH]) > (baseline := max(nothing.values())):
         return
-    for form in FORMS:
-        texts = [form.format(text) for text in (row.ground_truth, NONSENSE)]
-        right_reward, wrong_reward = (player.play(row, [Spoken(text, text)]).final.reward for text in texts)
-        if right_reward is not None and wrong_reward is not None and right_reward > max(baseline, wrong_reward):
-            return
+    if any(_tells_apart(player, row, form, baseline) for form in FORMS):
+        return
     better = next(what for what, score in nothing.items() if score >= right)
     got = f"{better} scores {compact(nothing[better])}, the ground truth {compact(right)}"
     if right != nothing.get(MEANINGLESS):
@@ -275,6 +272,13 @@ def _check_ranking(player: Player, row: Row, scores: Mapping[str, float]) -> Ite
             "let reward compare the answer with the ground truth, unless a tool takes the answer",
         )
         yield CheckResult("WARN", "environment", got, fix)
+
+
+def _tells_apart(player: Player, row: Row, form: str, baseline: float) -> bool:
+    """Whether the ground truth in this form scores above `baseline`, and above nonsense in the same form."""
+    texts = [form.format(text) for text in (row.ground_truth, NONSENSE)]
+    right, wrong = (player.play(row, [Spoken(text, text)]).final.reward for text in texts)
+    return right is not None and right > max(baseline, baseline if wrong is None else wrong)
 
 
 def _check_leaks(player: Player, *, rows: Sequence[Row], many: int) -> Iterator[CheckResult]:
