@@ -83,10 +83,11 @@ def accepts(node: Any, name: str, value: Any) -> bool:
     """Whether the run's setting `name` takes a value; also True where the run has no such setting."""
     cls, key = owner(node, name)
     declared = fields_of(cls).get(key)
-    hint: Any = declared.annotation if declared else Any
+    if declared is None:
+        return True
+    hint: Any = declared.annotation
     try:
-        adapter = TypeAdapter(Annotated[hint, *(declared.metadata if declared else ()), Field()])
-        adapter.validate_json(json.dumps(value, default=str))
+        TypeAdapter(Annotated[hint, *declared.metadata, Field()]).validate_json(json.dumps(value, default=str))
     except ValidationError:
         return False
     return True

@@ -61,7 +61,7 @@ class LogParser:
         yield from self.reading.overfull()
         if self.error:
             yield self.error
-        elif self._errors.finished == (self.reading.last,) and not self.reading.complete:
+        elif self._errors.is_finished and not self.reading.complete:
             yield from self.reading.progress(self.reading.last or 0, self.reading.last or 0)
 
     def _read_line(self, raw: bytes) -> Iterator[Event]:

@@ -69,13 +69,19 @@ class LogErrors:
         self._tracebacks = TracebackReader()
         self._ending: tuple[endings.LogEnding, str] | None = None  # an end without a traceback, and its line
         self._last_step: int | None = None  # last step before the errors
-        self.finished: tuple[int | None] | None = None  # last step before the line that tells the training's end
+        self._finished = False  # whether a line said that the training has ended, and the last step before it
+        self._finished_at: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a line said that the training has ended, and no step came after it."""
+        return self._finished and self._finished_at == self._reading.last
 
     def watch(self, text: str, quoted: bool) -> None:
         """Read a line; `quoted`: it is within an answer, which may mention an end. Step lines are skipped, as they are
         long and never mark the end."""
         if ("rain" in text or "Final " in text) and not quoted and _FINISHED.search(text[:_MAX_ERROR]):
-            self.finished = (self._reading.last,)
+            self._finished, self._finished_at = True, self._reading.last
         if self._tracebacks.lines_left or "Traceback" in text or "Exception ignored" in text:
             self._forget()
             self._tracebacks.take(text, self._reading.source)
@@ -115,7 +121,7 @@ class LogErrors:
             cause = f"the first error after the last step: {errors[0]}" if errors[0] != shown else ""
         if shown.startswith("KeyboardInterrupt"):
             level = "info"
-        elif level == "critical" and (self._reading.complete or self.finished):
+        elif level == "critical" and (self._reading.complete or self._finished):
             level = "warn"
         text = f"an error, and no step after it: {shown}"
         step = self._reading.last or 0

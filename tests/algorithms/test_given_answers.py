@@ -51,7 +51,7 @@ def pair(chosen: list[float], rejected: list[float]) -> tuple[Output, Batch]:
 
 
 @pytest.mark.parametrize(
-    ("told", "chosen", "rejected", "expected"),
+    ("options", "chosen", "rejected", "expected"),
     [
         # h = (1 + 2) - (-1) = 4; beta h = 0.4
         ({}, [1.0, 2.0], [-1.0], math.log1p(math.exp(-0.4))),
@@ -77,10 +77,10 @@ def pair(chosen: list[float], rejected: list[float]) -> tuple[Output, Batch]:
         ({"loss_type": "ipo", "length_normalised": True}, [1.0, 2.0], [-1.0], 6.25),
     ],
 )  # fmt: skip
-def test_dpo_by_hand(told: dict[str, Any], chosen: list[float], rejected: list[float], expected: float) -> None:
+def test_dpo_by_hand(options: dict[str, Any], chosen: list[float], rejected: list[float], expected: float) -> None:
     new, batch = pair(chosen, rejected)
-    assert DPO(**told).units(batch).item() == 1  # one pair
-    assert DPO(**told).loss(new, batch)[0].item() == pytest.approx(expected, rel=1e-14, abs=1e-15)
+    assert DPO(**options).units(batch).item() == 1  # one pair
+    assert DPO(**options).loss(new, batch)[0].item() == pytest.approx(expected, rel=1e-14, abs=1e-15)
 
 
 def test_what_dpo_reports() -> None:
@@ -130,5 +130,5 @@ def test_pairs_are_kept_whatever_their_reward(drawn: Any) -> None:
     _, batch = drawn(algorithm)
     dull = replace(batch, reward=torch.ones(len(batch), dtype=torch.float64))
     assert torch.equal(algorithm.group_filter(dull), batch.preference != 0)
-    made, told = algorithm.prepare(dull, {})
-    assert algorithm.units(made).item() == told["train/groups_filtered"] == 4
+    made, state = algorithm.prepare(dull, {})
+    assert algorithm.units(made).item() == state["train/groups_filtered"] == 4

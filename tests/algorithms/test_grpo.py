@@ -75,13 +75,13 @@ def test_the_surrogate_counts_which_clip_made_a_difference() -> None:
     batch = Batch(mask, f64(5), mask, advantage=f64([1, -1, -1, 1, 1]) * mask)
     loss, seen = ops.surrogate_loss(ratio, ratio.log(), batch, 0.2, 0.28, 3.0)
     assert loss[0].tolist() == pytest.approx([-1.28, 0.8, 3.0, -1.1, 0.0], abs=1e-15)
-    told = {name: (mean.total.item(), mean.count.item()) for name, mean in seen.items()}
-    assert told == {
+    metrics = {name: (mean.total.item(), mean.count.item()) for name, mean in seen.items()}
+    assert metrics == {
         "actor/pg_clipfrac": (2.0, 4.0),  # the first two
         "actor/pg_clipfrac_lower": (1.0, 4.0),  # the third
         "actor/ppo_kl": (pytest.approx(-math.log(1.5 * 0.5 * 4 * 1.1), abs=1e-15), 4.0),
     }
-    assert set(ops.surrogate_loss(ratio, ratio.log(), batch, 0.2, 0.28, None)[1]) == set(told) - {
+    assert set(ops.surrogate_loss(ratio, ratio.log(), batch, 0.2, 0.28, None)[1]) == set(metrics) - {
         "actor/pg_clipfrac_lower"
     }
 
@@ -127,15 +127,15 @@ HALF_ROOT = f64(0.5).sqrt().item()  # its last bit differs between CPUs
 
 
 @pytest.mark.parametrize(
-    ("least", "kept", "told"),
+    ("least", "kept", "expected"),
     [
-        (0.0, [1, 1, 1, 1, 1, 1, 1], None),  # nothing is ever left out, so nothing is told
+        (0.0, [1, 1, 1, 1, 1, 1, 1], None),  # nothing is ever left out, so nothing is reported
         (HALF_ROOT, [1, 1, 1, 1, 1, 0, 0], (2, 1, 5 / 7)),  # at the edge a group is kept: strictly less leaves
         (math.nextafter(HALF_ROOT, 1), [1, 1, 1, 0, 0, 0, 0], (1, 2, 3 / 7)),
         (math.nextafter(1.0, 2), [0] * 7, (0, 3, 0)),
     ],
 )
-def test_groups_that_spread_less_are_left_out(least: float, kept: list[int], told: tuple | None) -> None:
+def test_groups_that_spread_less_are_left_out(least: float, kept: list[int], expected: tuple | None) -> None:
     """std is 1 in the first group, sqrt(1/2) = 0.707... in the second, 0 in the third; a fault is in none."""
     batch = batch_of([1] * 8, [0, 0, 0, 1, 1, 2, 2, -3], [1, 2, 3, 0, 1, 5, 5, 0])
     batch.mask[7] = 0
@@ -144,7 +144,7 @@ def test_groups_that_spread_less_are_left_out(least: float, kept: list[int], tol
     assert (made.advantage[made.mask == 0] == 0).all()
     assert GRPO().units(made).item() == sum(kept)
     names = ("train/groups_kept", "train/groups_filtered", "train/trainable_token_share")
-    assert found == ({} if told is None else dict(zip(names, told, strict=True)))
+    assert found == ({} if expected is None else dict(zip(names, expected, strict=True)))
 
 
 @pytest.mark.parametrize("scale", [True, False])
@@ -227,6 +227,6 @@ def test_dapos_price_is_part_of_the_advantage_and_does_not_make_a_group_teach() 
 def test_which_groups_teach_with_dapo(reward: list[float], teaches: bool) -> None:
     batch = batch_of([1] * 5, [5, 5, 5, 2, 2], [*reward, 0, 1])
     assert DAPO().group_filter(batch).tolist() == [teaches] * 3 + [True] * 2
-    made, told = DAPO().prepare(batch, {})
+    made, state = DAPO().prepare(batch, {})
     assert made.mask[:, 0].tolist() == [float(teaches)] * 3 + [1.0] * 2
-    assert list(told.values()) == [1.0 + teaches, 1.0 - teaches, 1.0 if teaches else 2 / 5]
+    assert list(state.values()) == [1.0 + teaches, 1.0 - teaches, 1.0 if teaches else 2 / 5]

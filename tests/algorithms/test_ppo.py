@@ -36,19 +36,19 @@ def test_prepare_by_hand() -> None:
     """
     mask = f64([[0, 1, 1, 0]])
     batch = batch_of(mask, [3.0], f64([[9, 1, 2, 9]]), f64([[9, 0.2, -0.4, 9]]))
-    made, told = PPO(kl_coef=0.5).prepare(batch, {})
+    made, state = PPO(kl_coef=0.5).prepare(batch, {})
     assert made.target[0].tolist() == pytest.approx([0, 3.1, 3.2, 0], rel=1e-14)
     assert made.advantage[0].tolist() == pytest.approx([0, math.sqrt(0.5), -math.sqrt(0.5), 0], abs=1e-7)
     assert made.reward.tolist() == pytest.approx([3.1], rel=1e-15)  # 3 - (0.2 - 0.4) / 2
-    assert told == {PENALTY: pytest.approx(-0.1, rel=1e-14), COEFFICIENT: 0.5}
+    assert state == {PENALTY: pytest.approx(-0.1, rel=1e-14), COEFFICIENT: 0.5}
 
 
 def test_an_answer_without_tokens_is_not_rewarded_nor_counted() -> None:
     mask = f64([[1, 1], [0, 0]])
     batch = batch_of(mask, [1.0, 100.0], 0 * mask, f64([[0.1, 0.3], [9, 9]]))
-    made, told = PPO(kl_coef=1.0).prepare(batch, {})
+    made, state = PPO(kl_coef=1.0).prepare(batch, {})
     assert made.target[1].tolist() == made.advantage[1].tolist() == [0.0, 0.0]
-    assert told[PENALTY] == pytest.approx(0.2, rel=1e-14)  # of one answer, not of two
+    assert state[PENALTY] == pytest.approx(0.2, rel=1e-14)  # of one answer, not of two
 
 
 @pytest.mark.parametrize(("kind", "mean"), [("k1", 0.5), ("k2", 0.25), ("k3", (math.exp(-1) + 1 - 1) / 2)])
@@ -61,7 +61,7 @@ def test_the_penalty_is_a_mean_over_tokens_then_answers(kind: str, mean: float) 
 
 def test_the_price_adapts_and_is_paid_in_its_own_step() -> None:
     """Horizon 100, target 0.1: with four answers a step the price moves by at most 0.2 x 4 / 100 = 0.8 %."""
-    algorithm, told, price = PPO(kl_coef=0.5, kl_ctrl="adaptive", target_kl=0.1, horizon=100), {}, 0.5
+    algorithm, state, price = PPO(kl_coef=0.5, kl_ctrl="adaptive", target_kl=0.1, horizon=100), {}, 0.5
     for kl, answers, moves in (
         (0.3, 4, 1.0),  # nothing is known yet
         (0.11, 4, 1.008),  # 0.3 is 3 times the target: + 0.2 at most
@@ -70,8 +70,8 @@ def test_the_price_adapts_and_is_paid_in_its_own_step() -> None:
         (0.3, 8, 0.984),  # by the answers that the new price is for
     ):
         mask, price = torch.ones(answers, 2, dtype=torch.float64), price * moves
-        made, told = algorithm.prepare(batch_of(mask, [0.0] * answers, 0 * mask, kl * mask), told)
-        assert told == {COEFFICIENT: pytest.approx(price, rel=1e-14), PENALTY: pytest.approx(kl, rel=1e-14)}
+        made, state = algorithm.prepare(batch_of(mask, [0.0] * answers, 0 * mask, kl * mask), state)
+        assert state == {COEFFICIENT: pytest.approx(price, rel=1e-14), PENALTY: pytest.approx(kl, rel=1e-14)}
         assert made.reward.tolist() == pytest.approx([-price * kl * 2] * answers, rel=1e-14)
 
 

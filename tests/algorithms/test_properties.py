@@ -56,12 +56,12 @@ class Together:
 
 
 def prepared_apart(
-    algorithm: Algorithm, batch: Batch, told: AlgorithmState, parts: list[Tensor]
+    algorithm: Algorithm, batch: Batch, state: AlgorithmState, parts: list[Tensor]
 ) -> list[tuple[Batch, AlgorithmState]]:
     together, found = Together(len(parts)), dict[int, tuple[Batch, AlgorithmState]]()
 
     def process(i: int) -> None:
-        found[i] = algorithm.prepare(batch.rows(parts[i]), told, lambda x: together.total(i, x))
+        found[i] = algorithm.prepare(batch.rows(parts[i]), state, lambda x: together.total(i, x))
 
     threads = [threading.Thread(target=process, args=[i]) for i in range(len(parts))]
     for thread in threads:
@@ -73,16 +73,16 @@ def prepared_apart(
 
 
 def test_processes_and_micro_batches_do_not_matter(algorithm, drawn, pulled) -> None:
-    """Two steps, so that what the first one told is used. Each process holds whole groups; the ninth holds none."""
-    told: AlgorithmState = {}
+    """Two steps, so that the state of the first is used. Each process holds whole groups; the ninth holds none."""
+    state: AlgorithmState = {}
     told_apart: AlgorithmState = {}
     for seed in range(2):
         new, batch = drawn(algorithm, seed)
         parts = in_groups(batch.group, 9)
-        made, told = algorithm.prepare(batch, told)
+        made, state = algorithm.prepare(batch, state)
         found = prepared_apart(algorithm, batch, told_apart, parts)
         for (mine, output), part in zip(found, parts, strict=True):
-            assert output == pytest.approx(told, rel=CLOSE)
+            assert output == pytest.approx(state, rel=CLOSE)
             for field in ("mask", "reward", "advantage", "target"):
                 expected = getattr(made, field)
                 if expected is not None:
@@ -154,8 +154,8 @@ def test_a_micro_batch_without_tokens_is_zero(algorithm, drawn) -> None:
     new, batch = drawn(algorithm)
     rows = torch.nonzero(batch.preference == 0)[:, 0] if algorithm.data == "mixed" else torch.arange(len(batch))
     none = replace(batch, mask=0 * batch.mask).rows(rows)
-    made, told = algorithm.prepare(none, {})
-    assert all(value == value for value in told.values())  # no NaN
+    made, state = algorithm.prepare(none, {})
+    assert all(value == value for value in state.values())  # no NaN
     loss, seen = algorithm.loss(Output(0 * new[rows], 0 * new[rows]), made)
     means = [metric for metric in seen.values() if isinstance(metric, Mean)]
     assert means and all(torch.isfinite(mean.total) for mean in means)

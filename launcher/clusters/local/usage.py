@@ -7,8 +7,8 @@ import queue
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -70,13 +70,17 @@ class Meter:
 
     def _process_usage(self) -> dict[int, tuple[float, int]]:
         """CPU seconds since its start, and resident bytes, of each rank that lives, with all its descendants."""
+        processes = {process.pid: process for process in psutil.process_iter(["ppid"])}  # one listing for all ranks
+        children = defaultdict[int, list[psutil.Process]](list)
+        for process in processes.values():
+            children[process.info["ppid"]].append(process)
         usage_by_rank = {}
         for rank, pid in self._pids.items():
-            with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(pid)
-                usages = [one for one in map(_usage_of, [process, *process.children(recursive=True)]) if one]
-                if usages:
-                    usage_by_rank[rank] = sum(seconds for seconds, _ in usages), sum(resident for _, resident in usages)
+            family = [processes[pid]] if pid in processes else []
+            for process in family:  # grows meanwhile
+                family += children[process.pid]
+            if usages := [one for one in map(_usage_of, family) if one]:
+                usage_by_rank[rank] = sum(seconds for seconds, _ in usages), sum(resident for _, resident in usages)
         return usage_by_rank
 
 
