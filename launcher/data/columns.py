@@ -74,10 +74,12 @@ def _table_of_lines(block: Block) -> pa.Table | None:
     # If all lines begin with { and end with }, as many rows as lines mean one row per line: no line break inside an
     # object stands between } and {. Arrow itself crashes where the first row is `null`.
     lines = block.data.rstrip(b"\r\n")
-    breaks = lines.count(b"\n")
-    if not (lines.startswith(b"{") and lines.endswith(b"}")):
+    codes = np.frombuffer(lines, np.uint8)
+    breaks = np.flatnonzero(codes == ord("\n"))  # five times faster than to count b"}\n{"
+    ends = np.append(breaks, len(codes)) - 1
+    if not lines or not (codes[np.append(0, breaks + 1)] == ord("{")).all():
         return None
-    if lines.count(b"}\n{") + lines.count(b"}\r\n{") != breaks:
+    if not (codes[ends - (codes[ends] == ord("\r"))] == ord("}")).all():
         return None
     first = parse_row(block.name, lines.split(b"\n", 1)[0])
     if not isinstance(first, RawRow):
@@ -89,7 +91,7 @@ def _table_of_lines(block: Block) -> pa.Table | None:
         table = pj.read_json(pa.py_buffer(block.data), options, pj.ParseOptions(explicit_schema=texts))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return table if len(table) == breaks + 1 else None
+    return table if len(table) == len(ends) else None
 
 
 def _text_cells(table: pa.Table, files: Files) -> Cells:
@@ -158,7 +160,7 @@ def _fill(value: Any, of: pa.DataType, cells: Cells, count: int) -> pa.Array:
         ends = pa.array(np.arange(count + 1, dtype=np.int32) * len(value))
         return pa.ListArray.from_arrays(ends, turns.take(pa.array(row_by_row)) if len(value) > 1 else turns)
     parts = _PLACEHOLDER.split(value)  # literal, column, literal, column, ..., literal
-    texts = [cells[part] if place % 2 else pa.scalar(part) for place, part in enumerate(parts) if part]
+    texts = [cells[part] if place % 2 else pa.scalar(part, of) for place, part in enumerate(parts) if part]
     if not any(isinstance(text, pa.Array) for text in texts):
         return pa.repeat(pa.scalar(value, of), count)
     return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, "")

@@ -97,7 +97,10 @@ def table(rows: Sequence[Mapping[str, Any]], of: pa.Schema | None = None) -> pa.
 def numbered(columns: pa.Table, split: str, start: int) -> pa.Table:
     """The columns with split and index, which goes on from `start`, in extra_info before the rows' own values."""
     count = columns.num_rows
-    info = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
+    info = {
+        "split": pa.repeat(pa.scalar(split, pa.string()), count),
+        "index": pa.array(np.arange(start, start + count)),
+    }
     if "extra_info" in columns.column_names:
         own = columns["extra_info"].combine_chunks()
         own_values = zip((field.name for field in own.type), own.flatten(), strict=True)
