@@ -161,6 +161,11 @@ BROKEN = st.sampled_from(
     format=st.sampled_from(["auto", "auto", "gsm8k", "math", "hh"]),
     more=st.sampled_from([{}, {}, {"instruction": "Be brief."}, {"data_source": "x"}, {"prompt_key": "question"}]),
 )
+@example(  # as many rows as lines, but not one on each
+    ['{"prompt": "1", "response": "2"}', '{"prompt": "a", "response": "b"} {"prompt": "c", "response": "d"}',
+     '{"prompt": "e",', '"response": "f"}'], "answers", "auto", {},
+)  # fmt: skip
+@example(['{"prompt": "a", "response": "b"}\r', '{"prompt": "c", "response": "d"}\r'], "answers", "auto", {})
 def test_any_rows_come_out_equal_and_none_is_lost(
     tmp_path_factory: Any, rows: list[Any], kind: Any, format: Any, more: Any
 ) -> None:
