@@ -10,6 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from launcher.core.episode_record import EpisodeRecord
 from launcher.core.events import Event, Loaded, Sample, TrainingGroup
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import training_answers
@@ -39,36 +40,12 @@ class GroupSummary(BaseModel):
     spread: Number | None
 
 
-class ToolCallNode(BaseModel):
-    name: str
-    arguments: str
-    seconds: Number
-    error: str
-
-
-class TurnNode(BaseModel):
-    """What the policy wrote, the calls in it, and what the environment said to it."""
-
-    text: str
-    observation: str
-    reward: Number
-    advantage: Number | None
-    calls: list[ToolCallNode]
-
-
-class EpisodeNode(BaseModel):
-    outcome: str
-    turns: list[TurnNode]
-    fault: str
-    """Why it has no score."""
-
-
 class GroupAnswer(BaseModel):
     text: str
     score: Number | None
     parts: dict[str, Number]
     advantage: Number | None
-    episodes: list[EpisodeNode]
+    episodes: list[EpisodeRecord]
     """Where the answer is an episode with an environment, that one; else none."""
     tokens: bool
     """Whether facts about its tokens are there."""
@@ -103,7 +80,7 @@ class PromptPair(BaseModel):
     step: list[int]
     score: list[Number]
     response: list[str]
-    episodes: list[list[EpisodeNode]]
+    episodes: list[list[EpisodeRecord]]
     changed: list[Words]
 
 
