@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from fastapi import Depends, Query, Request
 
 from launcher.core.events import Event
 from launcher.runs.folder import Folder
-from launcher.server.access import AccessTokens
+from launcher.server.access import AccessTokens, Scope
 from launcher.server.columns import Columns
 from launcher.server.database import Database
 from launcher.server.ingest import Ingest
@@ -68,8 +68,8 @@ class ServerSettings:
     """More folders of runs, and logs of other programs, shown beside those of `root`."""
     database: str = ""
     """An SQLAlchemy address; empty for SQLite in the run root."""
-    token: str = ""
-    """The bearer token that every request must send; empty for none."""
+    tokens: Mapping[str, Scope] = field(default_factory=dict)
+    """Bearer tokens, of which every request must send one; empty where none is wanted."""
     reindex: bool = False
     """Whether the index of jobs is rebuilt from their folders."""
     host: str = "127.0.0.1"
