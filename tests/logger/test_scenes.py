@@ -226,7 +226,7 @@ def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Shared) -> None
 @pytest.mark.parametrize(
     ("words", "code", "printed"),
     [
-        (["--job", "late", "--platform-url", "http://127.0.0.1:1"], 1, ["1 steps of", "rlrun track --spool"]),
+        (["--job", "late", "--platform-url", "http://127.0.0.1:1"], 1, ["1 steps of", "run the same command again"]),
         (["--job", "../x"], 2, ["--job: got '../x'"]),
         ([], 2, ["--to: is missing"]),
     ],
