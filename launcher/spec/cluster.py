@@ -88,14 +88,6 @@ class Job(Protocol):
         """End all processes at once."""
 
 
-class Queued(Protocol):
-    """A run that another system starts later, as `rlrun train --resume` of its folder."""
-
-    @property
-    def name(self) -> str:
-        """Such as `slurm job 12`."""
-
-
 @settings
 class Cluster(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/cluster/<name>.yaml."""
@@ -135,8 +127,9 @@ class Cluster(ABC):
         """Whether a run is queued with `submit` instead of started at once."""
         return False
 
-    def submit(self, name: str, folder: Path, hardware: Hardware) -> Queued:
-        """Hand over the run `name` (project/experiment), whose folder is ready."""
+    def submit(self, name: str, folder: Path, hardware: Hardware) -> str:
+        """Hand over the run `name` (project/experiment), whose folder is ready, to be started later as by `rlrun train
+        --resume`. Returns what the queue calls it, such as `slurm job 12`."""
         raise NotImplementedError(f"{type(self).__name__} has no queue")
 
     @abstractmethod

@@ -125,9 +125,9 @@ def test_whatever_stands_for_a_file_of_a_run_is_answered(name: str, here: Path) 
         with suppress(Problems):
             supervise.newest_checkpoint(run)
             start.run_of(run, [])
-        unheard_events(run, asked.engine.reader())
+        unheard_events(run)
         history.earlier(asked)
-        read_exit(0, 1, run.path / "logs/attempt_1/rank-0.log", asked.engine.reader())
+        read_exit(0, 1, run.path / "logs/attempt_1/rank-0.log")
         signal.alarm(0)
         shutil.rmtree(run.path)
 

@@ -34,7 +34,7 @@ from launcher.engines.torch.train.save import Saver, TrainingPosition, load_opti
 from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows, read_rows
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import POLICY
 from launcher.spec.data import SPLITS
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
@@ -72,7 +72,7 @@ def build_training(
     sharded = parallel.needs_equal_microbatches
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
     load_device = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
-    model = load_model(run.model, run.seed, load_device, checkpoint and FORMAT.policy_path(checkpoint), mixed=mixed)
+    model = load_model(run.model, run.seed, load_device, checkpoint and checkpoint / POLICY, mixed=mixed)
     parallel.shard(model)
     _check_length(run, model)
     encoder = Encoder(model.tokenizer, run.data)
