@@ -65,7 +65,7 @@ STORED: list[tuple[str, str | None, str]] = [
     ("spec.yaml", "", "holds no run; use the file of another run"),
     ("lock.json", DEEP, "nested too deeply"),
     ("lock.json", "[]", "holds no lock"),
-    ("lock.json", '{"hardware": 5}', "holds no lock"),
+    ("lock.json", '{"code": 5}', "holds no lock"),
     ("lock.json", '{"installed": [1]}', "holds no lock"),
     ("lock.json", "{", "cannot be read, "),
     ("lock.json", None, "cannot be read, no such file or directory; start a new run"),
