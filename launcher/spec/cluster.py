@@ -75,7 +75,9 @@ class Job(Protocol):
         return ""
 
     def stacks(self, wait_s: float) -> list[Stack]:
-        """The stack of each process. Blocks for at most `wait_s`; the processes go on running."""
+        """The stack of each process, where the cluster can tell. Blocks for at most `wait_s`; the processes go on
+        running."""
+        return []
 
     def usage(self) -> list[Usage]:
         """Resource usage of each process, measured since the last call. Never blocks."""
