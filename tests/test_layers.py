@@ -42,7 +42,8 @@ BELOW = {
     "engines.verl.rules": "core spec",
     "engines.verl.config": "core config.names engines.verl.rules",
     "engines.verl": (
-        "core config.names spec data logs logs.forms models rewards engines engines.verl.config engines.verl.rules"
+        "core config.names spec data logs logs.forms models rewards sandbox engines engines.verl.config "
+        "engines.verl.rules"
     ),
     "reports": "core health monitor runs views config",
     "config.reference": "core spec config",
@@ -109,7 +110,6 @@ ROOMS = {  # where each heavy library may be imported when the file runs
         "core/machine.py",
         "clusters/ray/listing.py",
         "clusters/local/usage.py",
-        "engines/verl/guard.py",
         "environments/processes.py",
     ),
     "pynvml": (

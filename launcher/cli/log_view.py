@@ -19,7 +19,8 @@ LINES = 10  # old lines of a log that are printed before new ones, without a ter
 
 
 def watch_log(source: LogSource) -> None:
-    """Show a log as it grows, until Ctrl-C."""
+    """Show a log as it grows, until Ctrl-C. Raises `Problems` where it is no text."""
+    source.check_text()
     path = source.path
     if not out.is_terminal:
         for line in tail(path, lambda: True, LINES):

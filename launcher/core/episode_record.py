@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import WithJsonSchema
+
+Number = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})]
+"""A number of a run, which JSON has as a text where it is not finite."""
 
 
 @dataclass(frozen=True)
@@ -11,7 +17,7 @@ class CalledTool:
 
     name: str
     arguments: str
-    seconds: float
+    seconds: Number
     error: str = ""
 
 
@@ -21,8 +27,8 @@ class EpisodeTurn:
 
     text: str
     observation: str = ""
-    reward: float = 0.0
-    advantage: float | None = None
+    reward: Number = 0.0
+    advantage: Number | None = None
     calls: tuple[CalledTool, ...] = ()
 
 

@@ -34,7 +34,7 @@ from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
 from launcher.runs.summary import keep
 from launcher.spec.cluster import Job
-from launcher.spec.engine import EventReader
+from launcher.spec.engine import marked_events
 from launcher.spec.run import RunSpec
 
 POLL_S = 0.05
@@ -115,14 +115,14 @@ class Follower:
         keep(self.folder, self.state)
 
 
-def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
+def follow(job: Job, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
     """Wait until all processes have ended, reporting stalls; returns `Job.exit_code()`."""
     crashed_at: float | None = None
     has_acted, disk = False, DiskWatch(follower.folder)
 
     def read_events() -> list[Event]:
         """What the cluster and the processes reported since the last call."""
-        return [*job.poll_events(), *(event for line in job.lines() for event in reader.feed(line))]
+        return [*job.poll_events(), *(event for line in job.lines() for event in marked_events(line))]
 
     while (code := job.exit_code()) is None:
         new_events, now = read_events(), time.monotonic()

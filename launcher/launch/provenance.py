@@ -2,8 +2,7 @@
 
 {"spec": [sha256 of spec.yaml, after each change by a resume, too],
  "code": {"rlrun": {"commit", "diff"}, "folder": {...}}, "python", "system", "installed": [name==version],
- "hardware": {...}, "data": sha256, "model": {"files": ...}, "reward": [...], "seed",
- "environment": {name: value}}
+ "data": sha256, "model": {"files": ...}, "reward": [...], "seed"}
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -33,16 +31,7 @@ from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
-ENVIRONMENT = (
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
-    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-    "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE",
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_CBWR", "ATEN_CPU_CAPABILITY",
-    "ONEDNN_MAX_CPU_ISA", "PYTHONHASHSEED",
-)  # fmt: skip
-"""Variables that change numbers or where they are computed. No other is recorded: one may hold a secret."""
-
-_SECTIONS = {"spec": list, "code": dict, "installed": list, "hardware": dict, "environment": dict}
+_SECTIONS = {"spec": list, "code": dict, "installed": list}
 
 
 def write(folder: Folder, run: RunSpec, spec: str) -> None:
@@ -84,12 +73,10 @@ def collect(run: RunSpec, spec: str) -> dict[str, Any]:
         "python": machine.python_version(),
         "system": machine.system_name(),
         "installed": installed(),
-        "hardware": hardware(),
         "data": run.data.fingerprint(),
         "model": model_origin(run.model),
         "reward": reward_origin(run.reward),
         "seed": run.seed,
-        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     }
 
 
@@ -100,26 +87,6 @@ def installed() -> list[str]:
     for dist in distributions(path=places):
         versions.setdefault(re.sub(r"[-_.]+", "-", dist.name).lower(), dist.version)  # the first is the one imported
     return sorted(f"{name}=={version}" for name, version in versions.items())
-
-
-def hardware() -> dict[str, Any]:
-    gpus = machine.query_gpus()
-    return {
-        "processor": _processor(),
-        "cores": machine.cpu_count(),
-        "memory_bytes": machine.memory_bytes(),
-        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in gpus.found],
-        "driver": gpus.driver,
-        "cuda": gpus.cuda,
-    }
-
-
-def _processor() -> str:
-    """The processor's model name, which determines its vector instructions; empty if unknown."""
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return ""
 
 
 def _sha256(text: str) -> str:

@@ -229,6 +229,6 @@ def submit_and_follow(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Ou
         state = store.watch(folder, sinks)
     except KeyboardInterrupt:
         state = replace(store.see(folder).state, why="")
-        write_all(sinks, state, [], [f"{queued.name} continues; rlrun stop {folder.path} would end it"])
+        write_all(sinks, state, [], [f"{queued} continues; rlrun stop {folder.path} would end it"])
         return Outcome(128 + signal.SIGINT, state)
     return Outcome(CODES[state.status], state)

@@ -20,7 +20,7 @@ from launcher.spec.stored import to_node
 
 DECISIVE = ("data", "model", "reward")
 """Sections of a lock without which the result cannot be the same."""
-COMPARED = ("code", "python", "system", "installed", "hardware", "environment")
+COMPARED = ("code", "python", "system", "installed")
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 

@@ -143,7 +143,7 @@ class Supervisor:
         Raises `Problems` where the processes cannot be started at all.
         """
         causes: list[Cause] = []
-        unheard, attempt = unheard_events(self.folder, self.run.engine.reader()), self.folder.next_attempt
+        unheard, attempt = unheard_events(self.folder), self.folder.next_attempt
         request = StopRequest(self, self.folder)
         with (
             self.handle(request),
@@ -166,7 +166,7 @@ class Supervisor:
                     ended = Ended(how=end.how, why=end.why, following=end.following, verdict=verdict, cause=cause)
                     follower.tell([ended])
                     return Outcome(end.exit_code, follower.state, crash, self.folder.path)
-                follower.tell(unheard_events(self.folder, self.run.engine.reader()))
+                follower.tell(unheard_events(self.folder))
                 step, first_events = next_start
 
     def stop(self, number: int) -> None:
@@ -213,7 +213,7 @@ class Supervisor:
             if request:
                 raise Interrupted
             self._job = job = run.cluster.start(plan, logs, self.lock.descriptor)
-            code = follow(job, run.engine.reader(), follower, watch, request)
+            code = follow(job, follower, watch, request)
             if code == 0:
                 return self._finished(follower)
             if follower.disk_full:
@@ -272,7 +272,7 @@ class Supervisor:
             return FailureDiagnosis(CONFIGURATION, None, "; ".join(crash.lines), crash)
 
         def left(rank: int, code: int | None = None) -> ProcessExit:
-            return read_exit(rank, code, logs / f"rank-{rank}.log", self.run.engine.reader())
+            return read_exit(rank, code, logs / f"rank-{rank}.log")
 
         failed = None if rank is None else left(rank, code)
         if failed and rank == 0 and crash:

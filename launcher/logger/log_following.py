@@ -10,7 +10,7 @@ from launcher.core.events import Event, Step
 from launcher.core.problems import Problem, Problems
 from launcher.logger.dual_logger import DualLogger
 from launcher.logger.spool import JOB
-from launcher.logs.sources import GrowingLog, open_log
+from launcher.logs.sources import GrowingLog, LogSource, open_log
 
 LOOK_S = 0.5
 
@@ -18,14 +18,16 @@ LOOK_S = 0.5
 def report_log(path: Path, job: str, url: str, goes_on: Callable[[], bool]) -> tuple[int, bool]:
     """Report a log to a job for as long as it `goes_on`, as failed if it ends with an error; where the log starts over,
     a new session begins. Returns the number of its steps, and whether all have arrived. Raises `Problems` where the log
-    cannot be read or `job` is not a valid id."""
+    cannot be read, `job` is not a valid id, or what is no text should be followed."""
     if not JOB.fullmatch(job):
         fix = "use letters, digits, `-`, `_` and `.`, 128 at most, of which `-` and `.` are not the first"
         raise Problems(Problem("--job", f"got {job!r}", fix))
-    open_log(path)
+    source = open_log(path)
+    if goes_on():
+        source.check_text()
     log, reading, steps, arrived = GrowingLog(path, time.time), 0, 0, True
     logger = _begin_session(job, url)
-    for event in _events_of(log, goes_on):
+    for event in _events_of(source, log, goes_on):
         if log.readings != reading:
             logger.finish()
             logger, arrived = _begin_session(job, url), arrived and logger.arrived
@@ -43,8 +45,11 @@ def _begin_session(job: str, url: str) -> DualLogger:
     return DualLogger(job, url, wandb_enabled=False)  # the program has its own W&B
 
 
-def _events_of(log: GrowingLog, goes_on: Callable[[], bool]) -> Iterator[Event]:
-    """The events as they are written, and the rest once it no longer `goes_on`."""
+def _events_of(source: LogSource, log: GrowingLog, goes_on: Callable[[], bool]) -> Iterator[Event]:
+    """The events as they are written, and the rest once it no longer `goes_on`; of what is no text those it has."""
+    if source.document:
+        yield from source.events()
+        return
     while goes_on():
         yield from log.new()
         time.sleep(LOOK_S)

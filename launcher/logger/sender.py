@@ -136,7 +136,7 @@ class PlatformSink:
         self.reason, self.complete = "", False
 
     def run(self) -> None:
-        for reader in (*left_behind(self._own.job, self._own.path), self._own):
+        for reader in (*left_behind(self._own), self._own):
             self._delivery = SessionDelivery(reader, self._client)
             while True:
                 try:
@@ -163,35 +163,20 @@ class PlatformSink:
         """A message: how many rows have not arrived, why, and how they will be sent."""
         why = self.reason or "no answer yet"
         waits = f"{self._delivery.waiting} rows wait in {self._own.path.parent} ({why})"
-        return f"{waits}: the next DualLogger of this job delivers them, or rlrun track --spool"
+        return f"{waits}: the next DualLogger of this job delivers them"
 
 
-def left_behind(job: str, *but: Path) -> Iterator[SpoolReader]:
-    """Sessions of ended scripts that no process delivers, except those at `but`; oldest first, claimed."""
-    paths = (path for folder in spool_folders() for path in folder.glob(f"{job}/*.jsonl"))
+def left_behind(own: SpoolReader) -> Iterator[SpoolReader]:
+    """The earlier sessions of the same job that no process delivers; oldest first, claimed."""
+    paths = (path for folder in spool_folders() for path in folder.glob(f"{own.job}/*.jsonl"))
     for path in sorted(paths, key=lambda path: path.name):
         with suppress(OSError):
-            if path not in but:
+            if path != own.path:
                 reader = SpoolReader(path)
                 if reader.writer_gone() and reader.claim():
                     yield reader
                 else:  # a running script, or one with a sender
                     reader.close()
-
-
-def deliver_waiting(url: str) -> tuple[int, str]:
-    """Send what ended sessions on this machine left, without retries: how many rows arrived, and why not all."""
-    client, arrived = PlatformClient(url), 0
-    for reader in left_behind("*"):
-        delivery = SessionDelivery(reader, client)
-        try:
-            while not delivery.deliver():
-                pass
-        except PlatformError as error:
-            return arrived + delivery.arrived, f"{url}: {error}"
-        arrived += delivery.arrived
-        reader.remove()
-    return arrived, ""
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ BLOCK = 2**18
 LONGEST_LINE = 2**24
 """Bytes of a line that are kept; the rest of a longer line is skipped."""
 DOCUMENTS = (trainer_state, tensorboard)
-"""Readers of files that are no text, or that are replaced as a whole; each is known by the start of a file (`is_one`),
-and by its name (`NAME`) while it grows."""
+"""Readers of files that are no text, or that are replaced as a whole; each is known by the start of a file
+(`is_one`)."""
 _SNIFFED_BLOCKS = 64  # blocks read to find the form of a log
 _START_BYTES = 2**16
 _BOM = b"\xef\xbb\xbf"
@@ -90,6 +90,12 @@ class LogSource:
                 yield text
         yield _CUT_EXPONENT.sub(b":", rest)
 
+    def check_text(self) -> None:
+        """Raises `Problems` for a document, which is replaced as a whole or is no text: only text can be followed."""
+        if self.document:
+            fix = "use rlrun metrics again, or follow the console log"
+            raise Problems(Problem(str(self.path), "is no text log, and cannot be followed", fix, "bad-file"))
+
     def last_steps(self, count: int) -> list[Step]:
         """The last `count` steps. Adjacent lines of one step are merged."""
         return list(deque(_merge_steps(event for event in self.events() if isinstance(event, Step)), count))
@@ -151,20 +157,16 @@ class GrowingLog:
         self.readings = 0
         """How often reading was restarted: events given before a restart no longer count."""
         self._file_id: tuple[int, int] | None = None
-        self._document_state: tuple[int, int] | None = None
         self._begin_file()
 
     def _begin_file(self) -> None:
-        self._offset = 0  # of a document the number of its steps that were read
+        self._offset = 0
         self._tail, self._rest = b"", b""  # the latter: the unfinished line before the offset
 
     def new(self) -> Iterator[Event]:
         """The events since the last call; none where there is no such file. A half-written line waits, except for a
         progress bar, whose line ends only when the next bar is written."""
         self.parser.reading.at = self._clock()
-        if document := next((each for each in DOCUMENTS if each.NAME in self.path.name), None):
-            yield from self._read_document(document)
-            return
         try:
             file = open_file(self.path)
         except OSError:
@@ -202,18 +204,3 @@ class GrowingLog:
                 self._restart(numbers.basis)
                 yield from self._read_blocks(file)
                 return
-
-    def _read_document(self, document: ModuleType) -> Iterator[Event]:
-        try:
-            stat = self.path.stat()
-            if (stat.st_mtime_ns, stat.st_size) == self._document_state:
-                return
-            count = 0
-            for event in document.read_events(self.path, self.parser.reading.at):
-                count += isinstance(event, Step)
-                if count > self._offset or not isinstance(event, Step):
-                    self._offset = max(self._offset, count)
-                    yield event
-            self._document_state = stat.st_mtime_ns, stat.st_size
-        except (OSError, ValueError):  # missing, or being written: the next call reads it
-            return

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.core.events import Event, Step
 from launcher.core.problems import Problem, Problems
 
-NAME, KIND = ".tfevents.", "tensorboard"
+KIND = "tensorboard"
 
 
 def is_one(start: bytes) -> bool:

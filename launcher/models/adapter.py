@@ -11,7 +11,7 @@ from typing import Any, get_args
 from launcher.core.problems import Problem, error_message, short_repr
 from launcher.models import config, weights
 from launcher.models.pretrained import LAYOUTS, Pretrained, base_folder
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import BASE
 from launcher.spec.model import Family
 
 _MATRIX = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
@@ -77,7 +77,7 @@ def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _base_problems(folder: Path, node: Mapping[str, Any]) -> list[Problem]:
-    if (folder / FORMAT.base).is_dir():
+    if (folder / BASE).is_dir():
         return []
     base = node.get("base_model_name_or_path")
     fix = f"put the base model's folder into base_model_name_or_path in {CONFIG}"

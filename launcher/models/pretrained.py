@@ -12,7 +12,7 @@ from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
 from launcher.models import config, store, weights
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import BASE, POLICY, policy_folder, run_of
 from launcher.spec.model import Architecture, Model
 
 LAYOUTS = ("config.json", "adapter_config.json")
@@ -36,14 +36,14 @@ class Pretrained(FromHub, Model):
     @property
     def label(self) -> str:
         path = Path(self.path)
-        return re.sub(r"[^A-Za-z0-9._-]", "-", (FORMAT.run_of(path) or path).name)
+        return re.sub(r"[^A-Za-z0-9._-]", "-", (run_of(path) or path).name)
 
     @property
     def folder(self) -> Path:
         """The folder of its files, if they are here; for a run its newest checkpoint's, unverified."""
         folder = Path(self.path).expanduser()
         newest = checkpoints.newest_first(folder / CHECKPOINTS)
-        return FORMAT.policy_path(newest[0]) if newest else folder
+        return newest[0] / POLICY if newest else folder
 
     @property
     def shape(self) -> Architecture | None:
@@ -98,8 +98,8 @@ def base_folder(folder: Path) -> Path | None:
     here."""
     if not (folder / LAYOUTS[1]).is_file():
         return None
-    if (folder / FORMAT.base).is_dir():
-        return folder / FORMAT.base
+    if (folder / BASE).is_dir():
+        return folder / BASE
     base = (config.read(folder, LAYOUTS[1]) or {}).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         return None
@@ -128,7 +128,7 @@ def weights_of(path: str) -> str:
     newest, faults = checkpoints.newest_verified(root)
     if newest is None:
         raise Problems([Problem("model.path", f"{short_repr(path)} has no checkpoint that verifies"), *faults])
-    policy = FORMAT.policy_folder(newest)
+    policy = policy_folder(newest)
     if policy is None:
         got = f"{short_repr(path)} is a run of another engine, whose checkpoints are in files of its own"
         fix = f"use rlrun checkpoints export {path} --to hf --out FOLDER, then that folder"

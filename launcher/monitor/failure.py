@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.core.events import Crashed
 from launcher.core.files import open_file
-from launcher.spec.engine import EventReader
+from launcher.spec.engine import marked_events
 
 TAIL_BYTES, TAIL_LINES = 2**18, 60  # of a process's log
 
@@ -118,8 +118,8 @@ def _message(left: ProcessExit, cause: Cause) -> str:
     return f"killed by {name}{guess}{last}"
 
 
-def read_exit(rank: int, code: int | None, log: Path, reader: EventReader) -> ProcessExit:
-    """What the end of a process's log says; `reader` parses events from its lines."""
+def read_exit(rank: int, code: int | None, log: Path) -> ProcessExit:
+    """What the end of a process's log says."""
     try:
         with open_file(log) as file:
             begin = max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0)
@@ -129,7 +129,7 @@ def read_exit(rank: int, code: int | None, log: Path, reader: EventReader) -> Pr
         return ProcessExit(rank, code)
     crash, last = None, list[str]()
     for line in lines:
-        events = list(reader.feed(line))
+        events = list(marked_events(line))
         crash = next((event for event in events if isinstance(event, Crashed)), crash)
         last += [] if events or not line.strip() else [line]
     return ProcessExit(rank, code, crash, last[-TAIL_LINES:])

@@ -111,6 +111,8 @@ def stalled(why: str, stacks: Sequence[Stack], state: RunState, for_s: float = 0
     """The event of a stall: which processes stalled, and where; `why` is the stall detector's message."""
     if state.waits_for and not any(rule(stack) for rule, _ in STANDS for stack in stacks):
         return Stalled(step=state.step, rank=None, why=f"{why}; it waits for {state.waits_for}", stack="", for_s=for_s)
+    if not stacks:
+        return Stalled(step=state.step, rank=None, why=why, stack="", for_s=for_s)
     culprits, problem = _find_culprits(stacks)
     who = ", ".join(f"rank {stack.rank} (process {stack.pid} on {stack.host})" for stack in culprits)
     message = f"{why}; {who}: {problem}" if culprits else f"{why}; {problem}"

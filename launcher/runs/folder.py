@@ -36,7 +36,7 @@ from launcher.core.events import (
 )
 from launcher.core.files import NewLines, PathIn, read_file, write_atomic
 from launcher.core.problems import Problem, Problems
-from launcher.spec.engine import EventReader
+from launcher.spec.engine import marked_events
 
 _EVALUATION = re.compile(r"eval_step_[0-9]{4,18}\.json")
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
@@ -241,10 +241,10 @@ def free_name(root: Path, project: str, label: str) -> str:
     return next(name for number in count(1) if (name := f"{label}-{number}") not in taken)
 
 
-def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
+def unheard_events(folder: Folder) -> list[Event]:
     """Events that the last attempt reported after the launcher was gone, so that the event log lacks them.
 
-    `reader` makes events of the lines of rank 0. As many of each type as the event log has of this attempt are skipped,
+    As many of each type as the event log has of this attempt are skipped,
     and of alerts as many of each text: it has alerts of the launcher and of health rules, too.
     """
     number = folder.next_attempt - 1
@@ -256,7 +256,7 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     logged_counts = Counter(_kind(event) for event in logged if not is_damage(event))
     damaged = len(logged) - logged_counts.total()  # unreadable lines, each of which was one event
     unheard = []
-    for event in (event for line in NewLines(log).read() for event in reader.feed(line)):
+    for event in (event for line in NewLines(log).read() for event in marked_events(line)):
         if logged_counts[_kind(event)]:
             logged_counts[_kind(event)] -= 1
         elif damaged:

@@ -8,6 +8,7 @@ started it dies, it ends them, too.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -92,7 +93,7 @@ def _run(command: ShellCommand) -> ShellOutcome:
     finally:
         with suppress(ProcessLookupError):  # before they are listed: a fork bomb would go on meanwhile
             os.killpg(process.pid, signal.SIGKILL)
-        _end_descendants()
+        end_descendants()
     times = os.times()
     return ShellOutcome(code, stopped, times.children_user + times.children_system)
 
@@ -166,10 +167,13 @@ def _children(pid: int) -> list[int]:
     return children
 
 
-def _end_descendants() -> None:
-    """Kills all descendants. Whole groups are killed at once, so that none can start another while the list is read."""
-    while pids := [one.pid for one in _descendants() if one.state != "Z"]:
-        groups = set[int]()
+def end_descendants(within_s: float = math.inf) -> None:
+    """Kills all descendants and waits for each, for `within_s` at most: one that hangs in a driver cannot be killed.
+    Whole groups are killed at once, so that none can start another while the list is read. Those that are not in it yet
+    become children of this process once their parents are gone."""
+    deadline, killed = time.monotonic() + within_s, list[int]()
+    while time.monotonic() < deadline:
+        pids, groups = [one.pid for one in _descendants() if one.state != "Z"], set[int]()
         for pid in pids:
             with suppress(ProcessLookupError):
                 if (group := os.getpgid(pid)) == os.getpgrp():  # it has not left ours yet
@@ -179,16 +183,17 @@ def _end_descendants() -> None:
         for group in groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-        with suppress(ChildProcessError):
+        try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-    with suppress(ChildProcessError):
-        while True:
-            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+        time.sleep(POLL_S if pids == killed else 0)  # at once, where others have been started since
+        killed = pids
 
 
 def _end_and_exit() -> None:
-    _end_descendants()
+    end_descendants()
     os._exit(1)
 
 

@@ -1,6 +1,6 @@
 """The server's database: SQLite in WAL mode in the run root, or PostgreSQL.
 
-Jobs are only indexed here: `--reindex` rebuilds them from their folders. Tokens are stored only here, as digests.
+Jobs are only indexed here: `--reindex` rebuilds them from their folders.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, Float, String, Text, create_engine, event, make_url
+from sqlalchemy import JSON, String, Text, create_engine, event, make_url
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
@@ -31,16 +31,6 @@ class JobRow(Base):
     place: Mapped[str] = mapped_column(Text, default="")
     """Its folder, relative to the run root or absolute; empty while it has none."""
     record: Mapped[dict[str, Any]] = mapped_column(JSON)
-
-
-class TokenRow(Base):
-    """A token that was given out, by its SHA-256."""
-
-    __tablename__ = "tokens"
-    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    scope: Mapped[str] = mapped_column(String(16))
-    who: Mapped[str] = mapped_column(Text, default="")
-    at: Mapped[float] = mapped_column(Float)
 
 
 class Database:

@@ -52,7 +52,7 @@ class ServedJob:
     reader: RunReader | None = None
     """Only while the run is being written."""
     words: dict[str, Any] = field(default_factory=dict)
-    """Its settings as fields of the job API."""
+    """Algorithm and model of its settings."""
     busy: threading.Lock = field(default_factory=threading.Lock)
     """Held while it is started or stopped."""
 

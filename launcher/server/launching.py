@@ -90,7 +90,7 @@ class Launching:
         _check_root(page.run, "runs", self._root)
         about, trainer = dict(new.about), page.run.trainer
         planned = words_of_node(to_node(page.run), page.choices.get("model", ""))
-        words = {"algorithm": planned["algorithm"], "model": planned["model"], **new.words}
+        words = {**planned, **new.words}
         with self.jobs.lock:
             if trainer.experiment_name is None and (name := str(about.get("name", ""))):
                 typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")

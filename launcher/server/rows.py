@@ -24,7 +24,6 @@ from launcher.monitor.console import waiting
 from launcher.runs.folder import Folder
 from launcher.runs.store import Run
 from launcher.server.records import JobRecord
-from launcher.server.words import shown_words
 from launcher.views.runs import status_word
 
 TEXT_LAYOUT = "\n\t\u200c\u200d"  # kept in texts of people: an escape would be sent back with the next change
@@ -133,11 +132,11 @@ def _held_out(score: HeldOut | None) -> dict[str, Any] | None:
     return {**asdict(score), "label": label(score.name)} if score else None
 
 
-# ---- fields of the job API, read from a run
+# ---- algorithm and model of a run
 
 
 def words_of_run(folder: Folder) -> dict[str, Any]:
-    """The settings of its spec.yaml as fields of the job API; empty where it cannot be read."""
+    """Algorithm and model by its spec.yaml; empty where it cannot be read."""
     try:
         node = parse_yaml(read_file(folder.spec, 2**22))
     except (OSError, ValueError, YAMLError):
@@ -151,9 +150,10 @@ def words_of_run(folder: Folder) -> dict[str, Any]:
 def words_of_node(node: dict[str, Any], model_choice: str) -> dict[str, Any]:
     """As `words_of_run`, of settings that were read; `model_choice` is the name in conf/model, where known."""
     algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
-    words = shown_words(node)
-    model_name = words["model_path"] or model_choice or (model[-2] if len(model) > 1 else "")
-    return {**words, "algorithm": algorithm[-1].lower(), "model": model_name}
+    settings = node.get("model")
+    path = settings.get("path") if isinstance(settings, dict) else None
+    model_name = str(path or "") or model_choice or (model[-2] if len(model) > 1 else "")
+    return {"algorithm": algorithm[-1].lower(), "model": model_name}
 
 
 def typed_of_run(folder: Folder) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from fastapi import Depends, Query, Request
 
 from launcher.core.events import Event
 from launcher.runs.folder import Folder
-from launcher.server.access import AccessTokens
+from launcher.server.access import AccessTokens, Scope
 from launcher.server.columns import Columns
 from launcher.server.database import Database
 from launcher.server.ingest import Ingest
@@ -68,8 +68,8 @@ class ServerSettings:
     """More folders of runs, and logs of other programs, shown beside those of `root`."""
     database: str = ""
     """An SQLAlchemy address; empty for SQLite in the run root."""
-    token: str = ""
-    """The bearer token that every request must send; empty for none."""
+    tokens: Mapping[str, Scope] = field(default_factory=dict)
+    """Bearer tokens, of which every request must send one; empty where none is wanted."""
     reindex: bool = False
     """Whether the index of jobs is rebuilt from their folders."""
     host: str = "127.0.0.1"
@@ -126,13 +126,10 @@ class ReadRun:
         columns: Columns = self.services.columns.update(path, lambda old: old.read_on() if old else Columns.of(path))
         return columns
 
-    def source(self, *kinds: type[Event], steps: Collection[int] = ()) -> LogOrRun:
-        """The run as views read it, with events of these kinds only; also only those of these `steps`, where each of
-        the steps has some."""
+    def source(self, *kinds: type[Event]) -> LogOrRun:
+        """The run as views read it, with events of these kinds only."""
         log_columns = self.columns
-        covered_steps = set(log_columns.places_of(*kinds)[:, 3].tolist())
-        only_steps = steps if steps and covered_steps.issuperset(steps) else None
-        return LogOrRun(self.folder, "rlrun", lambda: log_columns.events(*kinds, steps=only_steps))
+        return LogOrRun(self.folder, "rlrun", lambda: log_columns.events(*kinds))
 
 
 def read_run(uuid: Uuid, services: UsesServices) -> ReadRun:

@@ -53,8 +53,7 @@ class VerdictNode(BaseModel):
 
 
 class JobNode(BaseModel):
-    """A job; beside these it has the documents' words, such as `learning_rate`, as they were sent or as its settings
-    say."""
+    """A job; beside these it has the documents' words, such as `learning_rate`, that were sent with it."""
 
     model_config = ConfigDict(extra="allow")
     uuid: str

@@ -1,4 +1,4 @@
-"""Translates fields of the job API to arguments of rlrun and back, by one table, `conf/job_words.yaml`."""
+"""Translates fields of the job API to arguments of rlrun, by one table, `conf/job_words.yaml`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,8 @@ class Word:
     about: str
     setting: str = ""
     use: str = ""
-    shown: str = ""
     least: float | None = None
     rule: Literal["", "lower", "files", "train_files", "gpus", "lengths", "kl"] = ""
-
-    @property
-    def settings(self) -> list[str]:
-        """The settings whose values the field shows."""
-        return (self.shown or self.setting).split()
 
 
 @cache
@@ -81,23 +75,3 @@ def _quote_value(value: Any) -> str:
 
 def _fill_template(use: str, value: str) -> list[str]:
     return [part.replace("{}", value) for part in use.split()]
-
-
-def shown_words(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the job API for a run's settings (spec.yaml)."""
-    fields = dict[str, Any]()
-    for name, word in words().items():
-        values = [value for value in (_setting_value(node, setting) for setting in word.settings) if value is not None]
-        if word.type == "text":
-            texts = values[0] if values and isinstance(values[0], list) else values
-            fields |= {name: ", ".join(map(str, texts)) or None} if word.settings else {}
-        elif word.settings:
-            numbers = [value for value in values if isinstance(value, int | float)]
-            fields[name] = sum(numbers) if numbers else None
-    return fields
-
-
-def _setting_value(node: Any, setting: str) -> Any:
-    for part in setting.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node

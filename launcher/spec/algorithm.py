@@ -59,11 +59,6 @@ class Batch:
         filled = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return Batch(**{name: value[which] for name, value in filled.items()})
 
-    def split(self, size: int) -> Iterator[Batch]:
-        """Consecutive parts of at most `size` rows."""
-        for start in range(0, len(self), size):
-            yield self.rows(slice(start, start + size))
-
 
 @dataclass(frozen=True)
 class Output:

@@ -75,7 +75,9 @@ class Job(Protocol):
         return ""
 
     def stacks(self, wait_s: float) -> list[Stack]:
-        """The stack of each process. Blocks for at most `wait_s`; the processes go on running."""
+        """The stack of each process, where the cluster can tell. Blocks for at most `wait_s`; the processes go on
+        running."""
+        return []
 
     def usage(self) -> list[Usage]:
         """Resource usage of each process, measured since the last call. Never blocks."""
@@ -86,14 +88,6 @@ class Job(Protocol):
 
     def kill(self) -> None:
         """End all processes at once."""
-
-
-class Queued(Protocol):
-    """A run that another system starts later, as `rlrun train --resume` of its folder."""
-
-    @property
-    def name(self) -> str:
-        """Such as `slurm job 12`."""
 
 
 @settings
@@ -135,8 +129,9 @@ class Cluster(ABC):
         """Whether a run is queued with `submit` instead of started at once."""
         return False
 
-    def submit(self, name: str, folder: Path, hardware: Hardware) -> Queued:
-        """Hand over the run `name` (project/experiment), whose folder is ready."""
+    def submit(self, name: str, folder: Path, hardware: Hardware) -> str:
+        """Hand over the run `name` (project/experiment), whose folder is ready, to be started later as by `rlrun train
+        --resume`. Returns what the queue calls it, such as `slurm job 12`."""
         raise NotImplementedError(f"{type(self).__name__} has no queue")
 
     @abstractmethod

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 from launcher.core.check_result import CheckResult
 from launcher.core.events import INVALID, MARK, Alert, Event, from_line
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import POLICY
 
 if TYPE_CHECKING:
     from launcher.spec.algorithm import Algorithm, Kind, Need
@@ -62,28 +62,6 @@ class RunFacts:
     """The first training row."""
     differs_by_turn: str | None = None
     """Place of the first conversation that the template writes differently turn by turn; empty if there is none."""
-
-
-class EventReader(Protocol):
-    """Parses events from the output of one attempt's processes. It may keep state between lines."""
-
-    def feed(self, line: str) -> Iterable[Event]:
-        """The events of the next line. No side effects but on its own state."""
-
-
-class MarkedLines:
-    """Events on lines of rank 0, each after a `MARK`; other lines are ignored."""
-
-    def feed(self, line: str) -> Iterator[Event]:
-        _, mark, text = line.partition(MARK)  # a reward's output without a line end may precede the mark
-        if not mark:
-            return
-        try:
-            event = from_line(text)
-        except INVALID:
-            event = Alert(step=0, text=f"rank 0 reported what cannot be read: {short_repr(text)}")
-        if event:
-            yield event
 
 
 class OtherNames(Protocol):
@@ -192,7 +170,7 @@ class Engine(ABC):
     def write_policy(self, checkpoint: Path, target: Path) -> None:
         """Write the policy of a checkpoint that holds none in Hugging Face's layout (`checkpoint_format`) to the new
         folder `target`. Raises `Problems`."""
-        got = f"has no folder `{FORMAT.policy}`, which every checkpoint of this engine has"
+        got = f"has no folder `{POLICY}`, which every checkpoint of this engine has"
         raise Problems(Problem(checkpoint.name, got, "use another checkpoint", "bad-file"))
 
     @abstractmethod
@@ -200,9 +178,18 @@ class Engine(ABC):
         """The processes that train `run` in its run folder, starting after step `start`; they write checkpoints as
         `core.checkpoints` describes. No side effects."""
 
-    def reader(self) -> EventReader:
-        """Reader of the events of one attempt."""
-        return MarkedLines()
+
+def marked_events(line: str) -> Iterator[Event]:
+    """The event on a line of rank 0, after a `MARK`; none on other lines."""
+    _, mark, text = line.partition(MARK)  # a reward's output without a line end may precede the mark
+    if not mark:
+        return
+    try:
+        event = from_line(text)
+    except INVALID:
+        event = Alert(step=0, text=f"rank 0 reported what cannot be read: {short_repr(text)}")
+    if event:
+        yield event
 
 
 def _one_of(what: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from launcher.core.redaction import redact
 from launcher.models.weights import tensors
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import policy_folder
 from launcher.spec.stored import read_run
 from launcher.tools.merge.folder import ModelFolder, draft_folder, open_model, out_problems
 from launcher.tools.merge.merge import LORA, MergeRequest, MergeResult, OnMergeProgress, merge
@@ -59,7 +59,7 @@ def export(
 @contextmanager
 def _policy_folder(run: Folder, one: Kept, out: Path) -> Iterator[Path]:
     """The folder of the checkpoint's policy; a temporary one beside `out` where its engine has a format of its own."""
-    if folder := FORMAT.policy_folder(one.path):
+    if folder := policy_folder(one.path):
         yield folder
         return
     out.parent.mkdir(parents=True, exist_ok=True)

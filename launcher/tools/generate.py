@@ -16,7 +16,7 @@ from launcher.models import store as models
 from launcher.models.pretrained import Pretrained
 from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import POLICY
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, prompt_node
 
 
@@ -47,7 +47,7 @@ def choose(
     data = Files(template_args=dict(template_args or {}))
     if run:
         kept = _checkpoint(run, step, best)
-        label, folder = f"{run.name}, step {kept.step}", FORMAT.policy_path(kept.path)
+        label, folder = f"{run.name}, step {kept.step}", kept.path / POLICY
         data = _read_template(run, data.template_args)
         longest = kept_checkpoints.stored_setting(run, "data", "max_response_length")
         usual = longest if isinstance(longest, int) and longest > 0 else None

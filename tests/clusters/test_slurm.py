@@ -109,10 +109,10 @@ def test_the_run_is_asked_once(number: int, all_of_it: bool, tmp_path: Path, unt
 
 
 def test_handing_over(tmp_path: Path, fake_slurm: Path) -> None:
-    job = Slurm().submit("p/r", tmp_path, CPU)
+    name, job = Slurm().submit("p/r", tmp_path, CPU), SlurmJob("12", tmp_path)
     text = (tmp_path / "slurm" / "job.sh").read_text()
     assert f"-m launcher train --resume {tmp_path} " in text, "the same at every start"
-    assert job == SlurmJob("12", tmp_path) == job_of(tmp_path) and job.name == "slurm job 12"
+    assert job == job_of(tmp_path) and name == job.name == "slurm job 12"
     assert job.queue_status() == "", "Slurm has forgotten it"
     for standing, status in (
         ("PENDING|Resources|\n", "pending (Resources)"),
@@ -133,11 +133,13 @@ def test_handing_over(tmp_path: Path, fake_slurm: Path) -> None:
 )
 def test_stopping(standing: str, now: bool, call: str, tmp_path: Path, fake_slurm: Path) -> None:
     (fake_slurm / "standing").write_text(standing)
-    job = Slurm().submit("p/r", tmp_path, CPU)
+    Slurm().submit("p/r", tmp_path, CPU)
+    job = SlurmJob("12", tmp_path)
     assert not job.stopped
     job.stop(now)
     assert job.stopped and (fake_slurm / "calls").read_text().splitlines()[-1] == call
-    assert not Slurm().submit("p/r", tmp_path, CPU).stopped, "one that goes on is not asked to end"
+    Slurm().submit("p/r", tmp_path, CPU)
+    assert not job.stopped, "one that goes on is not asked to end"
 
 
 def test_what_slurm_refuses_is_said(tmp_path: Path, fake_slurm: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import Crashed
-from launcher.engines.torch import Torch
+from launcher.spec.engine import marked_events
 
 HANGS = """
 import threading, time
@@ -31,7 +31,7 @@ process.run_main(main)
 def test_it_waits_for_no_thread(body: str, code: int, crash: Crashed | None) -> None:
     script = HANGS.replace("{body}", body)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
-    told = [event for line in ran.stdout.splitlines() for event in Torch().reader().feed(line)]
+    told = [event for line in ran.stdout.splitlines() for event in marked_events(line)]
     assert ran.returncode == code and [getattr(event, "lines", None) for event in told] == (
         [crash.lines] if crash else []
     )

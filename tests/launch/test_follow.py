@@ -12,7 +12,6 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core.events import Stalled, Usage, WentOn, events_of
 from launcher.core.problems import Problems
-from launcher.engines.torch import Torch
 from launcher.launch import disk_watch
 from launcher.launch.disk_watch import FULL_S, NO_ROOM, RESERVE, DiskWatch
 from launcher.launch.follow import Follower, follow
@@ -55,7 +54,7 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     folder, job = Folder(tmp_path), Silent(16)
     with closing(Follower(RUN, folder, [], 1)) as follower:
         watch = StallDetector(2.0, 0.0, [], time.monotonic())
-        assert follow(job, Torch().reader(), follower, watch, StopRequest(job, folder)) == 0
+        assert follow(job, follower, watch, StopRequest(job, folder)) == 0
         state = follower.state
     told = list(events_of(folder.events))
     assert sum(isinstance(event, Stalled) for event in told) == 1

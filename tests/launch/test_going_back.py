@@ -27,7 +27,6 @@ from launcher.core.events import (
     to_line,
 )
 from launcher.core.state import fold
-from launcher.engines.torch import Torch
 from launcher.launch.follow import Follower
 from launcher.runs.folder import Folder, unheard_events
 from launcher.runs.store import RunReader
@@ -99,7 +98,7 @@ def test_what_the_launcher_did_not_hear_is_found(
     texts = [line.replace('{"kind"', f'{{"attempt":{1 + (place >= first > 0)},"kind"') for place, line in lines]
     folder.events.write_text("".join(texts))
     (logs / "rank-0.log").write_bytes(log.encode("utf-8", "surrogateescape"))
-    assert unheard_events(folder, Torch().reader()) == unheard
+    assert unheard_events(folder) == unheard
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
@@ -117,7 +116,7 @@ def test_wherever_the_launcher_dies_each_step_stands_once(folder: Folder, cut: i
         (logs / "rank-0.log").write_text(rank_0(*second))
         _write(folder, [STALLED, *second], cut - 6)
     before = folder.events.read_bytes()
-    unheard = unheard_events(folder, Torch().reader())
+    unheard = unheard_events(folder)
     with closing(Follower(RUN, folder, [], 2)) as follower:
         follower.tell(unheard)
         follower.begin(3)

@@ -65,7 +65,7 @@ STORED: list[tuple[str, str | None, str]] = [
     ("spec.yaml", "", "holds no run; use the file of another run"),
     ("lock.json", DEEP, "nested too deeply"),
     ("lock.json", "[]", "holds no lock"),
-    ("lock.json", '{"hardware": 5}', "holds no lock"),
+    ("lock.json", '{"code": 5}', "holds no lock"),
     ("lock.json", '{"installed": [1]}', "holds no lock"),
     ("lock.json", "{", "cannot be read, "),
     ("lock.json", None, "cannot be read, no such file or directory; start a new run"),
@@ -125,9 +125,9 @@ def test_whatever_stands_for_a_file_of_a_run_is_answered(name: str, here: Path) 
         with suppress(Problems):
             supervise.newest_checkpoint(run)
             start.run_of(run, [])
-        unheard_events(run, asked.engine.reader())
+        unheard_events(run)
         history.earlier(asked)
-        read_exit(0, 1, run.path / "logs/attempt_1/rank-0.log", asked.engine.reader())
+        read_exit(0, 1, run.path / "logs/attempt_1/rank-0.log")
         signal.alarm(0)
         shutil.rmtree(run.path)
 

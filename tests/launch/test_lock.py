@@ -20,20 +20,13 @@ RUN = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "data.n_prompts=6
 
 
 def test_it_says_what_decides_a_result_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only variables that change numbers are written down."""
-    for name in ("HF_TOKEN", "WANDB_API_KEY", "OMP_SECRET", "AWS_SECRET_ACCESS_KEY", "https_proxy"):
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "https_proxy"):
         monkeypatch.setenv(name, f"canary-{name}")
-    for name in provenance.ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     taken = json.loads(json.dumps(provenance.collect(RUN, to_yaml(RUN))))
-    assert taken["environment"] == {"OMP_NUM_THREADS": "3"} and "canary" not in json.dumps(taken)
-    assert set(taken) == {
-        "spec", "code", "python", "system", "installed", "hardware", "data", "model", "reward", "seed", "environment",
-    }  # fmt: skip
+    assert "canary" not in json.dumps(taken)
+    assert set(taken) == {"spec", "code", "python", "system", "installed", "data", "model", "reward", "seed"}
     assert f"pydantic=={version('pydantic')}" in taken["installed"]
     assert taken["installed"] == sorted(taken["installed"])
-    assert taken["hardware"]["cores"] >= 1 and taken["hardware"]["memory_bytes"] > 2**20
     assert (taken["data"], taken["model"], taken["reward"]) == (RUN.data.fingerprint(), None, None)
 
 

@@ -214,11 +214,19 @@ def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Shared) -> None
     subprocess.run(command, env=platform.environment(), check=True)
     assert [node["metrics"] for node in platform.lines("files", "Step")] == [row["data"] for row in rows]
 
+    state = scripts.folder / "trainer_state.json"
+    state.write_text('{"log_history": [{"loss": 0.5, "step": 5}]}')
+    command = [*TRACK, str(state), "--job", "state", "--platform-url", platform.url]
+    subprocess.run(command, env=platform.environment(), check=True)
+    assert [node["step"] for node in platform.lines("state", "Step")] == [5]
+    refused = subprocess.run([*command, "-f"], env=platform.environment(), capture_output=True, text=True)
+    assert refused.returncode == 2 and "cannot be followed" in refused.stderr
+
 
 @pytest.mark.parametrize(
     ("words", "code", "printed"),
     [
-        (["--job", "late", "--platform-url", "http://127.0.0.1:1"], 1, ["1 steps of", "rlrun track --spool"]),
+        (["--job", "late", "--platform-url", "http://127.0.0.1:1"], 1, ["1 steps of", "run the same command again"]),
         (["--job", "../x"], 2, ["--job: got '../x'"]),
         ([], 2, ["--to: is missing"]),
     ],

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import MARK, CrashCause, Crashed, Step, to_line
-from launcher.engines.torch import Torch
 from launcher.monitor import failure
 from launcher.monitor.failure import Cause, ProcessExit, diagnose, read_exit
 from launcher.spec.cluster import Failure, first_failure
@@ -119,16 +118,14 @@ def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
     early, late = crash("early"), crash("late")
     lines = ["x" * 2**18, MARK + to_line(early), "talk", spoken, MARK + to_line(late), "Traceback", "ValueError: late"]
     log.write_text("".join(line + "\n" for line in lines))
-    left = read_exit(1, -6, log, Torch().reader())
+    left = read_exit(1, -6, log)
     assert left == ProcessExit(1, -6, late, ["talk", "Traceback", "ValueError: late"])
     log.write_text("".join(f"{number}\n" for number in range(500)))
-    assert read_exit(1, 0, log, Torch().reader()).last == [str(number) for number in range(440, 500)]
+    assert read_exit(1, 0, log).last == [str(number) for number in range(440, 500)]
     odd = crash("ValueError: a\u2028b")
     log.write_text(f"{MARK}{to_line(odd)}\n")
-    assert read_exit(1, 1, log, Torch().reader()) == ProcessExit(1, 1, odd, []), (
-        "a text may hold what Python takes for a line's end"
-    )
-    assert read_exit(2, -9, tmp_path / "none.log", Torch().reader()) == ProcessExit(2, -9)
+    assert read_exit(1, 1, log) == ProcessExit(1, 1, odd, []), "a text may hold what Python takes for a line's end"
+    assert read_exit(2, -9, tmp_path / "none.log") == ProcessExit(2, -9)
 
 
 # ---- which of several ends is the first

@@ -148,7 +148,7 @@ WHO: list[tuple[str, list[Stack], int | None, str]] = [
      "rank 1 "),
     ("alone and busy", [stack(0, "R", RUNS)], 0, 'rank 0 (process 100 on here): at math.py:7'),
     ("all wait", [stack(0), stack(1)], None, "every process is busy; rank 0 is at"),
-    ("no process at all", [], None, "no process answers"),
+    ("the cluster cannot tell", [], None, "nothing for 20 s"),
 ]  # fmt: skip
 
 

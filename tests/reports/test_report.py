@@ -83,7 +83,7 @@ def test_a_real_run(trained: Any, look: Any, monkeypatch: pytest.MonkeyPatch) ->
     for heading in headings.split("|"):
         assert f">{heading}</h2>" in page
     assert "critic/score/exact/mean" in page and "train/core/reward/rule_based" in page  # S2-34
-    assert "code.rlrun.commit" in page and "hardware.processor" in page and "torch==" in page
+    assert "code.rlrun.commit" in page and "torch==" in page
     assert "of 8 answers that were logged at step 12" in page
     assert look("report", "one", "--goal", "0.9").exit_code == 0 and (folder / "report.html").read_text() == page
     assert look("show", "one").exit_code == 0  # the folder is still a run

@@ -25,7 +25,7 @@ def test_runs_of_a_shell_appear_change_and_go(root, client):
     folder = write_run(root / "math" / "one", how="failed")
     job = only_job(client)
     of_run = {"run": "math/one", "status": "failed", "step": 3, "origin": "rlrun"}
-    assert job.items() >= {**of_run, "learning_rate": 1e-6, "context_length": 1536, "rollout_n": 5}.items()
+    assert job.items() >= of_run.items()
     write_run(folder, 5)
     assert client.get(f"/api/jobs/{job['uuid']}").json()["step"] == 5
     shutil.rmtree(folder)

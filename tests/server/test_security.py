@@ -17,11 +17,12 @@ from starlette.websockets import WebSocketDisconnect
 
 from launcher.core.problems import Problems
 from launcher.server import listening, security
+from launcher.server.access import AccessTokens, make_tokens
 from launcher.server.listening import UNREAD_BYTES, UNREAD_S, listen
 from launcher.server.security import HEADERS, Guard, RequestLimits
 from tests.server.conftest import PLAN, write_run
 
-OWN = "t" * 43
+OWN, READ, LAUNCH = (letter * 43 for letter in "trl")
 BODY = {"arguments": ["algorithm=sft", "model=tiny", "data=reverse"]}
 
 
@@ -98,7 +99,7 @@ def test_a_socket_of_another_page(idle, origin):
 
 
 def test_a_token_is_wanted_and_has_a_scope(serve):
-    client = serve(token=OWN)
+    client = serve(tokens={OWN: "admin", READ: "read", LAUNCH: "launch"})
     own = {"Authorization": f"Bearer {OWN}"}
     bad = ({"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {OWN}"}, {"Cookie": f"token={OWN}"})
     for headers in ({}, *bad):
@@ -109,23 +110,21 @@ def test_a_token_is_wanted_and_has_a_scope(serve):
     for query in (f"token={OWN}", f"access_token={OWN}", f"a=1&Authorization={OWN}", f"api_key={OWN}"):
         is_refused(client.get(f"/api/jobs?{query}", headers=own), 400)
     assert is_closed(client, subprotocols=["bearer.wrong"])
-    given = {}
-    for scope in ("read", "launch"):
-        made = client.post("/api/tokens", json={"scope": scope, "who": "ada"}, headers=own).json()["token"]
-        given[scope] = {"Authorization": f"Bearer {made}"}
-    assert client.get("/api/jobs", headers=given["read"]).status_code == 200
-    is_refused(client.post(PLAN, json=BODY, headers=given["read"]), 403)
-    made = client.post("/api/jobs", json=BODY, headers=given["launch"])
-    assert (made.status_code, made.json()["who"]) == (201, "ada")
-    is_refused(client.get("/api/tokens", headers=given["launch"]), 403)
-    shown = client.get("/api/tokens", headers=own).text
-    assert OWN not in shown
-    again = serve(token=OWN)
-    assert again.get("/api/jobs", headers=given["read"]).status_code == 200
-    for each in json.loads(shown):
-        assert client.delete(f"/api/tokens/{each['id']}", headers=own).status_code == 204
-    is_refused(client.get("/api/jobs", headers=given["read"]), 401)
+    read, launch = ({"Authorization": f"Bearer {token}"} for token in (READ, LAUNCH))
+    assert client.get("/api/jobs", headers=read).status_code == 200
+    is_refused(client.post(PLAN, json=BODY, headers=read), 403)
+    for headers in (launch, own):
+        assert client.post("/api/jobs", json=BODY, headers=headers).status_code == 201
     assert client.get("/docs").status_code == client.get("/").status_code == 200
+
+
+def test_a_server_makes_a_token_of_each_scope_and_keeps_its_digest_only():
+    made = make_tokens()
+    assert list(made.values()) == ["admin", "launch", "read"] and all(len(token) == 43 for token in made)
+    tokens = AccessTokens(made)
+    assert [tokens.scope_of(token) for token in (*made, "", "\udc80", OWN)] == [*made.values(), None, None, None]
+    assert not any(token in repr(vars(tokens)) for token in made) and tokens.are_wanted
+    assert not made.keys() & make_tokens().keys()
 
 
 PATHS = ["..", "../secret", "..%2f..%2fetc", "%2e%2e", "a/../../b", "a%00b", "a%0d%0aSet-Cookie:x=1"]

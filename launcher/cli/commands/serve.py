@@ -36,19 +36,19 @@ def serve(
 ) -> None:
     """Run folders stay the truth, and runs go on when the server ends. The page is at the address that is printed.
 
-    Where a token is wanted, one is made and printed when the server starts; it allows everything, also to start runs,
-    which is running code on this machine. POST /api/tokens gives out others, with a scope.
+    Where a token is wanted, one of each scope is made and printed when the server starts: admin may do everything,
+    launch may start runs, which is running code on this machine, and read may only look.
     """
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         got = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         raise Problems(Problem("serve", got, "pip install 'rlrun[serve]'", "not-installed"))
-    from launcher.server.access import new_token  # noqa: PLC0415  # late: no other command loads a web server
+    from launcher.server.access import make_tokens  # noqa: PLC0415  # late: no other command loads a web server
     from launcher.server.listening import listen, run  # noqa: PLC0415  # late, as above
     from launcher.server.routes.app import create_app  # noqa: PLC0415  # late, as above
     from launcher.server.services import ServerSettings  # noqa: PLC0415  # late, as above
 
-    own_token = new_token() if token or not _is_loopback(host) else ""
-    settings = ServerSettings(root, tuple(also or ()), database, own_token, reindex, host)
+    tokens = make_tokens() if token or not _is_loopback(host) else {}
+    settings = ServerSettings(root, tuple(also or ()), database, tokens, reindex, host)
     app = create_app(settings)
     sockets = listen(host, [port] if page_port is None else [port, page_port])
 
@@ -56,8 +56,8 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         for each in sockets:
             say(f"serves {root} at http://{shown}:{each.getsockname()[1]}")
-        if own_token:
-            typer.echo(f"token {own_token}")  # the only place where it is not redacted
+        for each_token, scope in tokens.items():
+            typer.echo(f"token {each_token} has the scope {scope}")  # the only place where it is not redacted
         tell("Ctrl-C ends the server; runs go on")
 
     run(app, sockets, began)

@@ -16,7 +16,6 @@ from launcher.cli.output import CommandAnswer, say, tell
 from launcher.core.problems import Problem, Problems
 from launcher.logger.dual_logger import PLATFORM_URL
 from launcher.logger.log_following import report_log
-from launcher.logger.sender import deliver_waiting
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.spec.trackers import TRACKERS, install_hint, unknown_trackers
@@ -28,15 +27,13 @@ Job = Annotated[
     str | None, typer.Option(metavar="UUID", help="Job of rlrun serve that gets the log of another program; JOB_UUID.")
 ]
 Url = Annotated[str | None, typer.Option(metavar="URL", help=f"Of rlrun serve; PLATFORM_URL, else {PLATFORM_URL}.")]
-Spooled = Annotated[bool, "Send what loggers of scripts that have ended could not deliver, and end."]
 
 
 def track(
-    name: RunName = "",
+    name: RunName,
     to: To = None,
     job: Job = None,
     platform_url: Url = None,
-    spool: Spooled = False,
     root: Root = Path("runs"),
     follow: Follow = False,
 ) -> CommandAnswer:
@@ -46,10 +43,6 @@ def track(
     With --job, RUN is the log of another program, such as verl: its console log, or what its file logger writes.
     """
     url = platform_url or os.environ.get("PLATFORM_URL") or PLATFORM_URL
-    if spool:
-        arrived, why = deliver_waiting(url)
-        text = f"{arrived} rows sent to {url}"
-        return CommandAnswer({"rows": arrived, "failure": why}, lambda: say(why or text), exit_code=int(bool(why)))
     if to is None:
         return _report_log(name, job or os.environ.get("JOB_UUID", ""), url, follow)
     if job:
@@ -73,7 +66,7 @@ def _report_log(name: str, job: str, url: str, follow: bool) -> CommandAnswer:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: asked.append(number))  # the current report is completed
     steps, arrived = report_log(Path(name), job, url, lambda: follow and not asked)
-    became = f"reported to job {job}" if arrived else "read, not all have arrived: rlrun track --spool sends the rest"
+    became = f"reported to job {job}" if arrived else "read, not all have arrived: run the same command again"
     view = {"job": job, "steps": steps, "arrived": arrived}
     return CommandAnswer(view, lambda: say(f"{steps} steps of {name} {became}"), exit_code=int(not arrived))
 

@@ -23,11 +23,10 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from launcher.clusters.ray.job import ROUND_TRIP_S, DriverRequest
+from launcher.clusters.ray.job import DriverRequest
 from launcher.clusters.ray.rank import Rank
 from launcher.core import machine
 from launcher.core.user_code import CallFailure, shorten, try_call
-from launcher.spec.cluster import Stack
 
 CONNECT_S = 2.0
 LOOK_S = 1.0  # between two looks at what is still missing
@@ -210,18 +209,8 @@ class _RayRun:
             request = self.requests.get()
             if request is None:
                 raise LauncherGone
-            if "signal" in request:
-                for rank in self.left:
-                    self.actors[rank].signal.remote(request["signal"])
-            elif "stacks" in request:
-                self.send(stacks=[asdict(stack) for stack in self._stacks(request["stacks"])])
-
-    def _stacks(self, wait_s: float) -> list[Stack]:
-        """The stacks of all processes that answer in `wait_s` seconds and the way to them."""
-        tasks = [self.actors[rank].stacks.remote(wait_s) for rank in sorted(self.left)]
-        answered, _ = ray.wait(tasks, num_returns=len(tasks), timeout=wait_s + ROUND_TRIP_S / 2) if tasks else ([], [])
-        answers = [try_call(partial(ray.get, task)) for task in answered]
-        return [stack for stacks in answers if not isinstance(stacks, CallFailure) for stack in stacks]
+            for rank in self.left:
+                self.actors[rank].signal.remote(request["signal"])
 
     # ---- at the end
 

@@ -5,8 +5,6 @@ starts at once, never hangs where Ray does, and survives the loss of the cluster
 
     > {"request": {...}}                                what to start: `DriverRequest`
     > {"signal": 15}                                    to every process
-    > {"stacks": 1.0}                                   of every process, within so many seconds
-    < {"stacks": [{...}]}                               `Stack`s
     < {"usage": [{...}]}                                `Usage`s, now and then
     < {"waiting": "..."}                                for resources, and which are missing
     < {"refused": ["..."]}                              why nothing was started
@@ -32,11 +30,10 @@ from typing import Any
 from launcher.clusters.local import EVENT_LOG, LIFELINE, start_log_redactor
 from launcher.clusters.ray.listing import head_address
 from launcher.core.events import Crashed, Event, Usage, Waiting
-from launcher.spec.cluster import Failure, Stack, first_failure
+from launcher.spec.cluster import Failure, Job, first_failure
 from launcher.spec.engine import Plan
 
 GRACE_S = 5.0  # for the others to exit once one has failed
-POLL_S, ROUND_TRIP_S = 0.02, 2.0  # between two looks; longest way to the nodes and back
 LEAVE_S = 10.0  # for the driver to end the processes that it started
 CARRIED = (
     "CUDA_", "GLOO_", "HF_", "MODELSCOPE_", "NCCL_", "OMP_", "MKL_", "PYTHON", "PYTORCH_", "RLRUN_", "TOKENIZERS_",
@@ -68,7 +65,7 @@ class DriverRequest:
     cwd: str
 
 
-class RayJob:
+class RayJob(Job):
     """The driver process and its reports. Where the cluster cannot be joined, the job fails."""
 
     def __init__(
@@ -84,7 +81,6 @@ class RayJob:
         self._count = len(request.processes)
         self._ended = set[int]()
         self._failures: list[Failure] = []
-        self._stacks: list[Stack] | None = None
         self._lost = ""
         self._refused = self._killed = False
         self._events: list[Event] = []
@@ -131,14 +127,6 @@ class RayJob:
     def lost_resources(self) -> str:
         return self._lost
 
-    def stacks(self, wait_s: float) -> list[Stack]:
-        self._stacks, deadline = None, time.monotonic() + wait_s + ROUND_TRIP_S
-        self._send({"stacks": wait_s})
-        while self._stacks is None and time.monotonic() < deadline and self._driver.poll() is None:
-            time.sleep(POLL_S)
-            self._receive()
-        return self._stacks or []
-
     def usage(self) -> list[Usage]:
         usage, self._usage = self._usage, []
         return usage
@@ -184,8 +172,6 @@ class RayJob:
             case {"rank": rank, "lost": why}:
                 self._lost = self._lost or why
                 self._end_rank(rank, -signal.SIGKILL)
-            case {"stacks": stacks}:
-                self._stacks = [Stack(**stack) for stack in stacks]
             case {"usage": measured}:
                 self._usage += [Usage(**each) for each in measured]
             case {"lost": why}:

@@ -15,7 +15,6 @@ import ray
 from launcher.clusters.local import LocalJob
 from launcher.core import machine
 from launcher.core.events import Usage
-from launcher.spec.cluster import Stack
 from launcher.spec.engine import Plan, Process
 
 POLL_S = 1.0  # longest wait for output
@@ -70,9 +69,6 @@ class Rank:
     def signal(self, number: int) -> None:
         if self.job:
             self.job.stop(number)
-
-    def stacks(self, wait_s: float) -> list[Stack]:
-        return self.job.stacks(wait_s) if self.job else []
 
     def end(self) -> None:
         """Kill the process, and wait until it is gone."""

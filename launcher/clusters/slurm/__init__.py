@@ -144,14 +144,14 @@ class Slurm(Cluster):
             return Local(usage_s=self.usage_s).start(plan, logs, lock)
         return Ray(address="auto", usage_s=self.usage_s).start(plan, logs, lock)
 
-    def submit(self, name: str, folder: Path, hardware: Hardware) -> SlurmJob:
+    def submit(self, name: str, folder: Path, hardware: Hardware) -> str:
         """Raises `Problems` where Slurm refuses."""
         (folder / "slurm").mkdir(mode=0o700, exist_ok=True)
         (folder / "slurm" / "stop").unlink(missing_ok=True)
         write_atomic(folder / "slurm" / "job.sh", self.script(name, str(folder.absolute()), hardware))
         job = _run_command(["sbatch", "--parsable", str(folder / "slurm" / "job.sh")]).partition(";")[0]
         write_atomic(folder / "slurm" / "job.json", json.dumps({"id": job}))
-        return SlurmJob(job, folder)
+        return SlurmJob(job, folder).name
 
     def script(self, name: str, folder: str, hardware: Hardware) -> str:
         """The script of the batch job for the run `name` (project/experiment) in `folder`, which all nodes see."""

@@ -34,7 +34,7 @@ from launcher.engines.torch.train.save import Saver, TrainingPosition, load_opti
 from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows, read_rows
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import POLICY
 from launcher.spec.data import SPLITS
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
@@ -72,9 +72,8 @@ def build_training(
     sharded = parallel.needs_equal_microbatches
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
     load_device = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
-    model = load_model(run.model, run.seed, load_device, checkpoint and FORMAT.policy_path(checkpoint), mixed=mixed)
+    model = load_model(run.model, run.seed, load_device, checkpoint and checkpoint / POLICY, mixed=mixed)
     parallel.shard(model)
-    _check_length(run, model)
     encoder = Encoder(model.tokenizer, run.data)
     model.stop_at(encoder.stop_tokens.ids)
     rows, held_out = _read_splits(run, encoder, folder / "refused.jsonl")
@@ -174,12 +173,3 @@ def _read_splits(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, R
     if problems := log.problems(run.data.on_bad_row):
         raise Problems(problems)
     return train, val
-
-
-def _check_length(run: RunSpec, model: CausalLM) -> None:
-    """Raises `Problems` where a sequence may be longer than the model's positions."""
-    longest = run.max_sequence_length
-    positions = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
-    if positions and longest > positions:
-        got = f"prompt and answer may take {longest} tokens, and the model has {positions} positions"
-        raise Problems(Problem("data.max_response_length", got, f"use a sum of at most {positions}"))

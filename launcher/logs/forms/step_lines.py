@@ -7,7 +7,7 @@ replacements and read by a JSON parser. Where that fails (nan, np.float64(...), 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from orjson import JSONDecodeError, loads
 
@@ -69,11 +69,6 @@ def _read_pair(part: str) -> tuple[str, float] | None:
         if number := leading_number(part[place + 1 : place + 200].lstrip()):
             return part[:place].strip(), number[0]
     return None
-
-
-def line_of(step: int, metrics: Mapping[str, float]) -> str:
-    """The step line of a step, with all digits of its values."""
-    return " - ".join([f"step:{step}", *(f"{name}:{value!r}" for name, value in metrics.items())])
 
 
 class StepLines(Form):

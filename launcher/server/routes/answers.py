@@ -10,6 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from launcher.core.episode_record import EpisodeRecord
 from launcher.core.events import Event, Loaded, Sample, TrainingGroup
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import training_answers
@@ -39,36 +40,12 @@ class GroupSummary(BaseModel):
     spread: Number | None
 
 
-class ToolCallNode(BaseModel):
-    name: str
-    arguments: str
-    seconds: Number
-    error: str
-
-
-class TurnNode(BaseModel):
-    """What the policy wrote, the calls in it, and what the environment said to it."""
-
-    text: str
-    observation: str
-    reward: Number
-    advantage: Number | None
-    calls: list[ToolCallNode]
-
-
-class EpisodeNode(BaseModel):
-    outcome: str
-    turns: list[TurnNode]
-    fault: str
-    """Why it has no score."""
-
-
 class GroupAnswer(BaseModel):
     text: str
     score: Number | None
     parts: dict[str, Number]
     advantage: Number | None
-    episodes: list[EpisodeNode]
+    episodes: list[EpisodeRecord]
     """Where the answer is an episode with an environment, that one; else none."""
     tokens: bool
     """Whether facts about its tokens are there."""
@@ -103,7 +80,7 @@ class PromptPair(BaseModel):
     step: list[int]
     score: list[Number]
     response: list[str]
-    episodes: list[list[EpisodeNode]]
+    episodes: list[list[EpisodeRecord]]
     changed: list[Words]
 
 
@@ -163,7 +140,7 @@ def get_samples(
 ) -> Json:
     """What `rlrun samples --json` prints; `wrong` are answers with a score of 0 or less."""
     filters = SampleFilter(max_score=0.0 if wrong else math.inf)
-    source = run.source(Sample, TrainingGroup, Loaded, steps=_steps_to_read(run, step, filters))
+    source = run.source(Sample, TrainingGroup, Loaded)
     return Json([*chain(*list(answers_of(source, step, filters).values())[:limit])])
 
 
@@ -181,9 +158,8 @@ def get_prompts(
     if len(known) < 2 and not steps:
         return Json({"steps": [], "pairs": []})
     first, last = map(int, steps.split(",")) if steps else (known[0], known[-1])
-    source = run.source(Sample, TrainingGroup, steps=(first, last))
     try:
-        pairs = compare_samples(source.events, (first, last), SampleFilter())[:limit]
+        pairs = compare_samples(run.source(Sample, TrainingGroup).events, (first, last), SampleFilter())[:limit]
     except Problems:
         if not {first, last} <= set(known):
             raise
@@ -201,14 +177,6 @@ def _pair_node(of: ChangedAnswer) -> dict[str, Any]:
         **of.node, "episodes": [of.before.episodes, of.after.episodes],
         "changed": [{"what": what, "words": words} for what, words in differences],
     }  # fmt: skip
-
-
-def _steps_to_read(run: ReadRun, step: int | None, criteria: SampleFilter) -> list[int]:
-    """The steps whose answers have to be read; empty for all."""
-    if step is not None or not criteria.any:
-        return [] if step is None else [step]
-    places = (run.columns.places_of(kind) for kind in (Sample, TrainingGroup))
-    return [int(rows[-1, 3]) for rows in places if len(rows)]
 
 
 def _find_group(run: ReadRun, step: int, group: int) -> TrainingGroup:

@@ -19,7 +19,6 @@ from launcher.server.jobs import Jobs
 from launcher.server.launching import Launching
 from launcher.server.problems import MEDIA, add_handlers, declared
 from launcher.server.routes import (
-    access,
     answers,
     curves,
     docs,
@@ -34,12 +33,12 @@ from launcher.server.routes import (
 from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, models, curves, answers, records, live, prometheus, ingest, access, docs, page)
+ROUTES = (jobs, models, curves, answers, records, live, prometheus, ingest, docs, page)
 """Modules with a `router`, in matching order."""
 ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
 
 Errors are problem documents (RFC 9457). Where the server wants a token, send `Authorization: Bearer TOKEN`; its scope
-is `read`, `launch` (which is running code on the server's machine) or `admin`."""
+is `read`, `launch` (which is running code on the server's machine) or `admin`, which may do everything."""
 
 
 class Application(FastAPI):
@@ -71,7 +70,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     settings.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     database = Database(settings.database, settings.root)
     registry = Jobs(settings.root, settings.also, database)
-    tokens, reports = AccessTokens(settings.token, database), Ingest(partial(folder_for, registry))
+    tokens, reports = AccessTokens(settings.tokens), Ingest(partial(folder_for, registry))
     services = Services(settings, database, registry, Launching(registry), tokens, reports)
 
     @asynccontextmanager

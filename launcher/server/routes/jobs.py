@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, Field, create_model
 from starlette.responses import Response
 
@@ -136,7 +135,6 @@ def _new_job(body: BaseModel) -> NewJob:
 def create_job(
     body: NewJobBody,  # type: ignore[valid-type]
     services: UsesServices,
-    request: Request,
     dry_run: Annotated[bool, Query(description="Create nothing: answer with what `rlrun plan --json` prints.")] = False,
     idempotency_key: Annotated[Text, Header(max_length=255, description="The same key and body make one job.")] = "",
 ) -> Response:
@@ -146,8 +144,7 @@ def create_job(
     if dry_run:
         plan = redact(encoded(services.launching.plan(new)).decode())  # what came with the request may hold a secret
         return Response(plan, media_type="application/json")
-    about = {"who": request.scope.get("who", ""), **new.about}
-    job, is_new = services.launching.create(replace(new, about=about), idempotency_key)
+    job, is_new = services.launching.create(new, idempotency_key)
     return Json(job.node, 201 if is_new else 200)
 
 

@@ -24,7 +24,7 @@ from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.redaction import redact
 from launcher.models import config, texts, weights
 from launcher.models.pretrained import weights_of
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import POLICY
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "spiece.model")
@@ -104,7 +104,7 @@ def _locate(given: str) -> Path:
     if (path / checkpoints.MANIFEST).is_file():
         if faults := checkpoints.faults(path.resolve()):
             raise Problems([Problem(given, "does not verify", "use another checkpoint", code="bad-file"), *faults])
-        path = FORMAT.policy_path(path)
+        path = path / POLICY
     return Path(weights_of(str(path))).resolve()
 
 

@@ -24,7 +24,7 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import distribute_like, full_tensor
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
-from launcher.spec.checkpoint_format import FORMAT
+from launcher.spec.checkpoint_format import BASE, POLICY
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ def write_tensors(policy: Policy, tensors: Mapping[str, Tensors], folder: Path) 
     """Models in Hugging Face's layout (adapters in peft's), optimizers beside them."""
     model, critic = policy.model, critic_network(policy)
     more = {"save_embedding_layers": False} if model.has_adapters else {}  # else peft asks the hub if they have changed
-    target = FORMAT.policy_path(folder)
+    target = folder / POLICY
     model.module.save_pretrained(str(target), state_dict=dict(tensors["policy"]), **more)
     model.write_texts(target)
     if tensors["base"]:
-        model.base.save_pretrained(target / FORMAT.base, state_dict=dict(tensors["base"]))
+        model.base.save_pretrained(target / BASE, state_dict=dict(tensors["base"]))
     (folder / "state").mkdir()
     save_file(dict(tensors["optimizer"]), folder / "state" / "optimizer.safetensors")
     if policy.actor.start:

@@ -146,7 +146,7 @@ function TokenForm() {
   };
   return html`<form class="token" onSubmit=${submit}>
     <h1>Token</h1>
-    <p>${token.value ? "The server does not accept that token." : "The server wants a token."} It printed one when it was started. It is kept until this tab is closed.</p>
+    <p>${token.value ? "The server does not accept that token." : "The server wants a token."} It printed one of each scope when it was started. It is kept until this tab is closed.</p>
     <label>Token <input name="token" type="password" autocomplete="off" required autofocus /></label>
     <button class="main">Continue</button>
   </form>`;
