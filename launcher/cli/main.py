@@ -36,7 +36,7 @@ class CommandEntry:
     examples: tuple[str, ...] = ()
 
 
-TRAIN, LOOK, PREPARE, MACHINES = "Train", "Look at runs", "Settings, data, models, rewards", "Machines"
+TRAIN, LOOK, PREPARE = "Train", "Look at runs", "Settings, data, models, rewards"
 COMMANDS = (
     CommandEntry(
         "train", "train:train", "Start a run and follow it to its end.", TRAIN, True,
@@ -94,7 +94,6 @@ COMMANDS = (
     CommandEntry("model", "models:app", "List, inspect, download and merge models.", PREPARE),
     CommandEntry("env", "environment:app", "Try an environment before a run trains in it.", PREPARE),
     CommandEntry("reward", "reward:app", "Test a reward before a run trains with it.", PREPARE),
-    CommandEntry("doctor", "doctor:doctor", "Check this machine: packages, limits, disks, torch, GPUs.", MACHINES),
 )  # fmt: skip
 """All commands, in the order and under the headings of the help."""
 
