@@ -44,7 +44,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "grpo": {"prompt": "2+2?", "reward_model": {"ground_truth": "4"}, "data_source": "openai/gsm8k"},
 }  # fmt: skip
 READS = {("runs",), ("show",), ("status",), ("watch",), ("logs",), ("checkpoints",), ("config", "show"), ("metrics",),
-         ("config", "diff"), ("config", "metrics"), ("model", "list"),
+         ("config", "diff"), ("model", "list"),
          ("samples",), ("diagnose",), ("compare",), ("report",)}  # fmt: skip
 ELSEWHERE = {"export", "--follow", "-f", "own", "<(zcat", "rates-sweep1", "rates-sweep1-lr_0.0003-seed_0"}
 """Words of commands that read more than a run's folder or a log."""

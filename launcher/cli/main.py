@@ -89,7 +89,7 @@ COMMANDS = (
     CommandEntry("serve", "serve:serve", "Serve a job API and a page of all runs.", LOOK),
     CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model.", LOOK),
     CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model.", LOOK),
-    CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ.", PREPARE),
+    CommandEntry("config", "config:app", "Show settings, and how two runs differ.", PREPARE),
     CommandEntry("data", "data:app", "Prepare, check and show datasets.", PREPARE),
     CommandEntry("model", "models:app", "List, inspect, download and merge models.", PREPARE),
     CommandEntry("env", "environment:app", "Try an environment before a run trains in it.", PREPARE),
