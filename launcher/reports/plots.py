@@ -30,8 +30,6 @@ class Line:
     """(step, lower, upper): the interval of each point, or the extremes of each bucket."""
     intervals: bool = False
     """Whether `bounds` are intervals, drawn as bars, and the points have marks."""
-    colour: int | None = None
-    """Index of the colour; by default that of the line."""
 
     @property
     def smooth(self) -> bool:
