@@ -22,7 +22,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from launcher import __version__
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
-from launcher.core.redaction import redact
 from launcher.engines.torch.model.whole import load_whole
 from launcher.models.adapter import problems as adapter_problems
 from launcher.models.pretrained import base_folder
@@ -60,8 +59,6 @@ class MergeRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     base: str | None = None
     dtype: str = SAME
-    texts: Mapping[str, str] = field(default_factory=dict)
-    """Text files to write beside the weights, by name."""
 
 
 @dataclass(frozen=True)
@@ -223,9 +220,7 @@ def _finish(
     request: MergeRequest, draft: Path, inputs: Mapping[str, ModelFolder], parameters: Mapping[str, Any],
     notes: Sequence[Problem] = (),
 ) -> MergeResult:  # fmt: skip
-    """Write the texts and the record of the merge, and read the weights back. Raises `Problems` for NaN and inf."""
-    for name, text in request.texts.items():
-        (draft / name).write_text(redact(text), encoding="utf-8")
+    """Write the record of the merge, and read the weights back. Raises `Problems` for NaN and inf."""
     sources = [
         {"is": role, "given": model.given, "path": str(model.path.resolve()), "sha256": model.digests()}
         for role, model in inputs.items()
