@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from launcher import __version__
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.engines.torch.model.whole import load_whole
 from launcher.models.adapter import problems as adapter_problems
@@ -42,7 +41,6 @@ from launcher.tools.merge.methods import METHODS, Method
 FORMATS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items() if dtype.is_floating_point}
 """The formats that a result may have: torch's name and safetensors'."""
 LORA, SAME = "lora", "same"
-RECORD = "merge.json"
 SHARD = "5GB"  # largest size of a file of weights
 
 OnMergeProgress = Callable[[str, int, int], None]
@@ -95,7 +93,6 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     if problems := [*problems, *_common_problems(request, models, sum(sizes.values()))]:
         raise Problems(problems)
 
-    roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
     with draft_folder(request.out) as draft:
         mixed, done = dict[str, Tensor](), 0
         for name, dtype in formats.items():
@@ -108,7 +105,7 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         if request.dtype != SAME:
             config["torch_dtype" if "torch_dtype" in config else "dtype"] = request.dtype
         write_json(draft / CONFIG, config)
-        return _finish(request, draft, dict(zip(roles, models, strict=False)), asdict(method))
+        return _finish(request, draft, models)
 
 
 def _compare_models(models: Sequence[ModelFolder]) -> list[Problem]:
@@ -187,7 +184,7 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         copy_neighbours(base.path, draft)
         copy_neighbours(adapter.path, draft, only_tokenizer=True)
         show("writing", size, size)
-        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, _note_lost(draft, base))
+        return _finish(request, draft, [base, adapter], _note_lost(draft, base))
 
 
 def _note_lost(draft: Path, base: ModelFolder) -> list[Problem]:
@@ -217,29 +214,19 @@ def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
 
 
 def _finish(
-    request: MergeRequest, draft: Path, inputs: Mapping[str, ModelFolder], parameters: Mapping[str, Any],
-    notes: Sequence[Problem] = (),
-) -> MergeResult:  # fmt: skip
-    """Write the record of the merge, and read the weights back. Raises `Problems` for NaN and inf."""
-    sources = [
-        {"is": role, "given": model.given, "path": str(model.path.resolve()), "sha256": model.digests()}
-        for role, model in inputs.items()
-    ]
-    merged, texts = open_model(str(draft)), tuple(map(str, notes))
+    request: MergeRequest, draft: Path, inputs: Sequence[ModelFolder], notes: Sequence[Problem] = ()
+) -> MergeResult:
+    """Read the weights back. Raises `Problems` for NaN and inf."""
+    merged = open_model(str(draft))
     for name, tensor in merged.tensors.items():
         if not tensor.load().isfinite().all():
-            holders = (model for model in inputs.values() if name in model.tensors)
+            holders = (model for model in inputs if name in model.tensors)
             at_fault = next((model for model in holders if not model.tensors[name].load().isfinite().all()), None)
             where = f"{at_fault.given}: {name}" if at_fault else name
             fix = "use --dtype float32, and models whose numbers are finite"
             raise Problems(Problem(where, f"a number is not finite in {tensor.dtype}", fix, "not-finite"))
-    write_json(
-        draft / RECORD,
-        {"rlrun": __version__, "method": request.method, "parameters": parameters, "dtype": request.dtype,
-         "inputs": sources, "sha256": merged.digests(), "notes": texts},
-    )  # fmt: skip
     size = sum(prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in merged.tensors.values())
-    return MergeResult(request.out, len(merged.tensors), size, merged.digests(), texts)
+    return MergeResult(request.out, len(merged.tensors), size, merged.digests(), tuple(map(str, notes)))
 
 
 def _no_such_option(name: str, method: str) -> Problem:
