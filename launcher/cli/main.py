@@ -71,7 +71,7 @@ COMMANDS = (
     ),
     CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events.", LOOK),
     CommandEntry(
-        "checkpoints", "checkpoints:app", "List a run's checkpoints, print the best, or export one.", LOOK
+        "checkpoints", "checkpoints:app", "List a run's checkpoints, or export one.", LOOK
     ),
     CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html.", LOOK),
     CommandEntry(

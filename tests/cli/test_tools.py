@@ -74,7 +74,7 @@ def merge(*words: str) -> Result:
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        (["--method", "linear", "--weights", "3,1", "--dtype", "bfloat16"], 1.5),
+        (["--method", "linear", "--weights", "3,1"], 1.5),
         (["--method", "slerp", "--t", "0.25"], 1.5),
         (["--method", "ties", "--base", "base", "--density", "1"], 2.0),
     ],
@@ -85,7 +85,7 @@ def test_words_reach_the_formula(words: list[str], value: float) -> None:
     assert ran.stdout.startswith("out  0 MB, 1 tensors, 1 files, checked, ")
     (found,) = load_file("out/model.safetensors").values()
     assert json.loads(merge("x", "y", "--out", "again", *words, "--json").stdout)["path"] == "again"
-    assert found.dtype == (torch.bfloat16 if "--dtype" in words else torch.float32) and (found == value).all()
+    assert found.dtype == torch.float32 and (found == value).all()
 
 
 def test_problems_of_a_merge_are_said_all_at_once() -> None:

@@ -38,9 +38,7 @@ from launcher.tools.merge.folder import (
 )
 from launcher.tools.merge.methods import METHODS, Method
 
-FORMATS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items() if dtype.is_floating_point}
-"""The formats that a result may have: torch's name and safetensors'."""
-LORA, SAME = "lora", "same"
+LORA = "lora"
 SHARD = "5GB"  # largest size of a file of weights
 
 OnMergeProgress = Callable[[str, int, int], None]
@@ -56,7 +54,6 @@ class MergeRequest:
     out: Path
     options: Mapping[str, Any] = field(default_factory=dict)
     base: str | None = None
-    dtype: str = SAME
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,7 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     given = [*request.models, *([request.base] if request.base else [])]
     models, unusable = _open_models(given, adapters=False, fix="use --method lora to make it a model")
     problems += unusable + _compare_models(models)
-    formats = {
-        name: DTYPES[FORMATS.get(request.dtype, tensor.dtype) if tensor.is_float else tensor.dtype]
-        for name, tensor in (models[0].tensors if models else {}).items()
-    }
+    formats = {name: DTYPES[tensor.dtype] for name, tensor in (models[0].tensors if models else {}).items()}
     sizes = {name: prod(models[0].tensors[name].shape) * dtype.itemsize for name, dtype in formats.items()}
     if problems := [*problems, *_common_problems(request, models, sum(sizes.values()))]:
         raise Problems(problems)
@@ -101,10 +95,7 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
             show("mixing", done, sum(sizes.values()))
         save_torch_state_dict(mixed, draft, max_shard_size=SHARD)
         copy_neighbours(models[0].path, draft)
-        config = dict(models[0].config)
-        if request.dtype != SAME:
-            config["torch_dtype" if "torch_dtype" in config else "dtype"] = request.dtype
-        write_json(draft / CONFIG, config)
+        write_json(draft / CONFIG, models[0].config)
         return _finish(request, draft, models)
 
 
@@ -173,7 +164,7 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         raise Problems(unusable)
     (base,) = bases
     stored = Counter(tensor.dtype for tensor in base.tensors.values() if tensor.is_float).most_common(1)
-    dtype = DTYPES[FORMATS.get(request.dtype, stored[0][0] if stored else "F32")]
+    dtype = DTYPES[stored[0][0] if stored else "F32"]
     size = sum(prod(tensor.shape) for tensor in base.tensors.values()) * dtype.itemsize
     problems = [problem.within(adapter.given) for problem in adapter_problems(adapter.path, base.path)]
     if problems := [*problems, *_common_problems(request, [base, adapter], size)]:
@@ -223,7 +214,7 @@ def _finish(
             holders = (model for model in inputs if name in model.tensors)
             at_fault = next((model for model in holders if not model.tensors[name].load().isfinite().all()), None)
             where = f"{at_fault.given}: {name}" if at_fault else name
-            fix = "use --dtype float32, and models whose numbers are finite"
+            fix = "use models whose numbers are finite, in float32 where a sum is too large"
             raise Problems(Problem(where, f"a number is not finite in {tensor.dtype}", fix, "not-finite"))
     size = sum(prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in merged.tensors.values())
     return MergeResult(request.out, len(merged.tensors), size, merged.digests(), tuple(map(str, notes)))
@@ -251,12 +242,8 @@ def _open_models(given: Sequence[str], *, adapters: bool, fix: str) -> tuple[lis
 
 
 def _common_problems(request: MergeRequest, folders: Sequence[ModelFolder], size: int) -> list[Problem]:
-    """Problems of any method: with the number format, quantized inputs, and the folder of the result."""
-    problems = []
-    if request.dtype not in (SAME, *FORMATS):
-        fix = suggest(request.dtype, [SAME, *FORMATS])
-        problems.append(Problem("--dtype", f"got {short_repr(request.dtype)}", fix))
+    """Problems of any method: with quantized inputs, and the folder of the result."""
     fix = "use the model before quantization"
     quantized = [one for one in folders if one.config.get("quantization_config")]
-    problems += [Problem(one.given, "is quantized", fix, "bad-file") for one in quantized]
+    problems = [Problem(one.given, "is quantized", fix, "bad-file") for one in quantized]
     return [*problems, *out_problems(request.out, [folder.path for folder in folders], size)]
