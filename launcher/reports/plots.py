@@ -15,7 +15,6 @@ from launcher.views.trace import BUCKETS, Trace
 
 WIDTH, HEIGHT = 400, 210
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 10, 24
-SMOOTHED = 40  # points from which a curve is smoothed; the raw one is drawn fainter
 COLOURS = 6
 Points = Sequence[tuple[float, float]]
 
@@ -30,11 +29,6 @@ class Line:
     """(step, lower, upper): the interval of each point, or the extremes of each bucket."""
     intervals: bool = False
     """Whether `bounds` are intervals, drawn as bars, and the points have marks."""
-
-    @property
-    def smooth(self) -> bool:
-        """Whether a smoothed curve is drawn, and the raw one fainter."""
-        return len(self.points) >= SMOOTHED and not self.intervals
 
     @property
     def outline(self) -> Points:
@@ -72,7 +66,7 @@ def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Mark
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
     svg = render(
-        "plot.svg.j2", label=label, lines=lines, target=target, smoothed=smoothed, colours=COLOURS, width=WIDTH,
+        "plot.svg.j2", label=label, lines=lines, target=target, colours=COLOURS, width=WIDTH,
         height=HEIGHT, left=LEFT, right=WIDTH - RIGHT, x=lambda step: f"{x(step):.1f}",
         y=lambda value, below=0: f"{y(value) + below:.1f}",
         path=lambda points: "M" + "L".join(f"{x(step):.1f} {y(value):.1f}" for step, value in points),
@@ -111,14 +105,3 @@ def _tick(value: float) -> str:
         if size <= abs(value) < size * 1000 and abs(value) >= 1e4:
             return f"{value / size:.4g}{letter}"
     return f"{value:.4g}"
-
-
-def smoothed(points: Points) -> list[tuple[float, float]]:
-    """Means over a twentieth of the points around each."""
-    reach = max(len(points) // 40, 1)
-    values = [y for _, y in points]
-    found = []
-    for place, (x, _) in enumerate(points):
-        near = values[max(place - reach, 0) : place + reach + 1]
-        found.append((x, math.fsum(value / len(near) for value in near)))
-    return found

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.reports.plots import line_of, plot, smoothed, ticks
+from launcher.reports.plots import line_of, plot, ticks
 from launcher.views.trace import BUCKETS, Trace
 
 
@@ -65,4 +65,3 @@ def test_labels_are_escaped_and_nothing_is_drawn_of_nothing() -> None:
 def test_ticks_are_round() -> None:
     assert ticks(0.0, 1.0, 4) == pytest.approx([0.0, 0.5, 1.0])
     assert ticks(3.0, 3.0, 4) == ticks(math.nan, 1.0, 4) == []
-    assert [y for _, y in smoothed([(x, 2.0) for x in range(5)])] == pytest.approx([2.0] * 5)
