@@ -112,7 +112,6 @@ LACKS: dict[str, tuple[bool, str | None, str]] = {
     "only events": (True, None, "cannot be read"),
     "a list": (True, "- 1", "spec.yaml: holds no settings"),
     "not YAML": (True, "a: [", "cannot be read"),
-    "a deep lock": (True, "{}", "lock.json: cannot be read"),
 }
 """What is left of a folder: whether it has events, its settings, and what is said of it."""
 
@@ -123,8 +122,6 @@ def test_a_folder_that_lacks_something(make_run: Any, page_of: Any, left: str) -
     folder = make_run([*begin(), validated(4, 3, 10)] if has_events else [], spec=spec)
     if left == "nothing":
         folder.events.unlink()
-    if left == "a deep lock":
-        folder.lock.write_text("[" * 10_000)
     text = page_of(read_record(folder), goal=0.5)
     Tags(text)
     assert named in text and ("not reached" if has_events else "not measured") in text
