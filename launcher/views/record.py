@@ -1,5 +1,5 @@
-"""A run as its folder holds it, read once and in bounded memory: curves, validations, answers, findings, and what
-its processes used.
+"""A run as its folder holds it, read once and in bounded memory: curves, validations, answers, findings, and what its
+processes used.
 
 All of it may be missing or damaged: what cannot be read is a line of `RunRecord.unread`.
 """

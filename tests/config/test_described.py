@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.config.descriptions import class_doc, declaration, fields_of, settings_of, shape_of
+from launcher.config.descriptions import class_doc, description_of, fields_of, settings_of, shape_of
 from launcher.config.reference import groups as handbook
 from launcher.core.problems import Problems
 from launcher.core.settings import AtLeastOne, Chosen, Count, Fraction, Names, Share, adapter, settings
@@ -98,7 +98,7 @@ def test_every_setting_says_its_consequence(target):
     sections = handbook.sections(target)
     assert not [f"{section.title} of {target}: no class doc" for section in sections if not section.description]
     for one in (one for section in sections for one in section.settings):
-        assert one.description[-1:] in (".", "`"), f"{one.name} ({one.where}): no sentence under it"
+        assert one.description[-1:] in (".", "`"), f"{one.name}: no sentence under it"
     rows = [line for line in PAGE["of_sections"](sections).splitlines() if line.startswith("|")]
     assert all(line.replace("\\|", "").count("|") == 6 for line in rows)
 
@@ -162,7 +162,7 @@ def test_a_choice_of_ones_own_is_shown(tmp_path):
 
 def test_a_class_without_a_file_has_no_strings():
     made = settings(type("Made", (), {"__annotations__": {"size": int}, "size": 1, "__module__": "nowhere"}))
-    assert declaration(made, "size").description == "" == class_doc(made)
+    assert description_of(made, "size") == "" == class_doc(made)
 
 
 def test_the_command_prints_lines_and_json():

@@ -81,8 +81,7 @@ def _say_setting(row: Setting, chosen: str) -> None:
 
 def _setting_node(row: Setting, section: Section) -> dict[str, Any]:
     node = {"setting": row.name, "type": row.shape.kind, "required": row.required, "default": row.default,
-            "range": row.shape.range, "values": row.shape.values, "says": row.description,
-            "declared": row.where}  # fmt: skip
+            "range": row.shape.range, "values": row.shape.values, "says": row.description}  # fmt: skip
     return node | ({"this_choice": section.sets[row.name]} if row.name in section.sets else {})
 
 
