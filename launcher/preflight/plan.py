@@ -134,9 +134,9 @@ def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     return fit_settings(_context(resolved.run, here=False), resolved.given).asked
 
 
-def problems(run: RunSpec) -> list[Problem]:
-    """Everything that would fail on this machine."""
-    return _failures(run_checks(_context(run, here=True)))
+def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:
+    """Everything that would fail; `here` as for a plan."""
+    return _failures(run_checks(_context(run, here=here)))
 
 
 def check_fetched(run: RunSpec) -> list[CheckResult]:
