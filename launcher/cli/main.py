@@ -76,7 +76,7 @@ COMMANDS = (
     CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html.", LOOK),
     CommandEntry(
         "compare", "reports:compare",
-        "Compare runs: settings, results, curves, and whether their held-out scores differ.", LOOK,
+        "Compare runs: settings, results, and whether their held-out scores differ.", LOOK,
     ),
     CommandEntry(
         "diagnose", "diagnose:diagnose", "Find what is wrong with a run, or with a log of another program.", LOOK,

@@ -1,4 +1,4 @@
-"""Runs beside one another: settings that differ, results, curves, and tests of the held-out scores.
+"""Runs beside one another: settings that differ, results, and tests of the held-out scores.
 
 Runs that differ by their seed alone are one side. Where a side has several runs, sides are compared over their runs,
 each with the first; p-values of several comparisons are adjusted together (Holm 1979). One run of each setting is no
