@@ -129,7 +129,7 @@ def _plot_figures(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]
         shown = [validation for validation in record.validations if validation.name == name]
         target = judged.goal.value if judged.goal else None
         note = "; bars: 95 % intervals" + ("" if target is None else "; dashed: the goal")
-        svg = plot([line_of_validations(name, shown)], f"held-out {name} over steps", target)
+        svg = plot(line_of_validations(shown), f"held-out {name} over steps", target)
         yield "held-out score", one_line(name, 120) + note, svg
     for names in shown_in("curve"):
         if (named_trace := record.trace(*names)) and named_trace[1].count > 1:
@@ -140,7 +140,7 @@ def _curve_figure(name: str, trace: Trace) -> PlotFigure:
     entry = metric_entry(name)
     unit = f", {entry.unit}" if entry and entry.unit else ""
     meaning = f": {entry.meaning}{unit}" if entry else ""
-    svg = plot([line_of(name, trace)], f"{name} over steps")
+    svg = plot(line_of(trace), f"{name} over steps")
     note = f"; {trace.not_finite} values are not finite" if trace.not_finite else ""
     return label(name), f"{name}{meaning}{note}", svg
 
