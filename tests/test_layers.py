@@ -59,7 +59,6 @@ BELOW = {
     ),
     "preflight": "core spec models runs config preflight.checks",
     "tools": ("core hubs spec data models tools.merge runs config preflight preflight.checks"),
-    "tools.doctor": "core hubs data models sandbox preflight.checks",
     "engines.torch.rollout.vllm": (
         "core spec clusters.local models engines.torch.model engines.torch.parallel engines.torch.rollout "
         "engines.torch.train engines engines.torch"
@@ -71,7 +70,7 @@ BELOW = {
     "tools.importing": ("core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"),
     "cli.commands": (
         "core health hubs logger spec data models monitor tools.merge runs config trackers "
-        "config.reference cli views preflight reports engines.torch tools tools.doctor tools.importing launch "
+        "config.reference cli views preflight reports engines.torch tools tools.importing launch "
         "preflight.checks server server.routes"
     ),
     "server": "core logs monitor runs views spec preflight launch",

@@ -36,7 +36,7 @@ class CommandEntry:
     examples: tuple[str, ...] = ()
 
 
-TRAIN, LOOK, PREPARE, MACHINES = "Train", "Look at runs", "Settings, data, models, rewards", "Machines"
+TRAIN, LOOK, PREPARE = "Train", "Look at runs", "Settings, data, models, rewards"
 COMMANDS = (
     CommandEntry(
         "train", "train:train", "Start a run and follow it to its end.", TRAIN, True,
@@ -71,12 +71,12 @@ COMMANDS = (
     ),
     CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events.", LOOK),
     CommandEntry(
-        "checkpoints", "checkpoints:app", "List a run's checkpoints, print the best, or export one.", LOOK
+        "checkpoints", "checkpoints:app", "List a run's checkpoints, or export one.", LOOK
     ),
     CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html.", LOOK),
     CommandEntry(
         "compare", "reports:compare",
-        "Compare runs: settings, results, curves, and whether their held-out scores differ.", LOOK,
+        "Compare runs: settings, results, and whether their held-out scores differ.", LOOK,
     ),
     CommandEntry(
         "diagnose", "diagnose:diagnose", "Find what is wrong with a run, or with a log of another program.", LOOK,
@@ -89,12 +89,11 @@ COMMANDS = (
     CommandEntry("serve", "serve:serve", "Serve a job API and a page of all runs.", LOOK),
     CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model.", LOOK),
     CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model.", LOOK),
-    CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ.", PREPARE),
+    CommandEntry("config", "config:app", "Show settings, and how two runs differ.", PREPARE),
     CommandEntry("data", "data:app", "Prepare, check and show datasets.", PREPARE),
     CommandEntry("model", "models:app", "List, inspect, download and merge models.", PREPARE),
     CommandEntry("env", "environment:app", "Try an environment before a run trains in it.", PREPARE),
     CommandEntry("reward", "reward:app", "Test a reward before a run trains with it.", PREPARE),
-    CommandEntry("doctor", "doctor:doctor", "Check this machine: packages, limits, disks, torch, GPUs.", MACHINES),
 )  # fmt: skip
 """All commands, in the order and under the headings of the help."""
 

@@ -51,8 +51,6 @@ class Setting:
     """None where there is none, as the setting is required."""
     description: str
     """The string under the field: what its value changes."""
-    where: str
-    """File and line that declare the setting."""
 
     @property
     def shown_default(self) -> str:
@@ -65,9 +63,8 @@ def settings_of(cls: type, prefix: str, only: Sequence[str] | None = None) -> It
         if only is not None and name not in only:
             continue
         shape, full_name = shape_of(field.annotation, field.metadata), f"{prefix}.{name}" if prefix else name
-        declared = declaration(cls, name)
         default = default_of(field)
-        row = Setting(full_name, shape, field.is_required(), default, declared.description, declared.where)
+        row = Setting(full_name, shape, field.is_required(), default, description_of(cls, name))
         if shape.inside is None:
             yield row
             continue
@@ -91,33 +88,22 @@ def own_fields(cls: type) -> list[str]:
     return [name for name in vars(cls).get("__annotations__", {}) if name in fields_of(cls)]
 
 
-@dataclass(frozen=True)
-class Declaration:
-    where: str
-    """`launcher/spec/run.py:40`: the line that gives the field its default."""
-    description: str
-    """The string under the field as one line; empty where there is none."""
-
-
-def declaration(cls: type, name: str) -> Declaration:
-    """Where `cls` gets the field `name` from. A subclass that only changes the default keeps the base's string."""
-    declared = [(owner, *found[name]) for owner in cls.__mro__ if name in (found := _fields_in_body(owner))]
-    if not declared:
-        return Declaration(_file_of(cls), "")
-    owner, line, _ = declared[0]
-    return Declaration(f"{_file_of(owner)}:{line}", next((text for _, _, text in declared if text), ""))
+def description_of(cls: type, name: str) -> str:
+    """The string under the field `name` of `cls` as one line; empty where there is none. A subclass that only changes
+    the default keeps the base's string."""
+    return next((text for owner in cls.__mro__ if (text := _fields_in_body(owner).get(name))), "")
 
 
 @cache
-def _fields_in_body(cls: type) -> dict[str, tuple[int, str]]:
-    """Line and string of each field in the body of `cls` itself; none where its source cannot be read."""
+def _fields_in_body(cls: type) -> dict[str, str]:
+    """The string of each field in the body of `cls` itself; none where its source cannot be read."""
     try:
-        lines, first = inspect.getsourcelines(cls) if is_dataclass(cls) else ([], 0)
-        body = getattr(ast.parse(textwrap.dedent("".join(lines))).body[0], "body", [])
+        source = inspect.getsource(cls) if is_dataclass(cls) else ""
+        body = getattr(ast.parse(textwrap.dedent(source)).body[0], "body", [])
     except (OSError, TypeError, SyntaxError, IndexError):
         return {}
     return {
-        field.target.id: (first + field.lineno - 1, _docstring_in(below))
+        field.target.id: _docstring_in(below)
         for field, below in zip_longest(body, body[1:])
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
     }
@@ -134,13 +120,6 @@ def class_doc(cls: type) -> str:
     """First paragraph of the class's own docstring; not its base's, and not the signature that dataclasses write."""
     text = vars(cls).get("__doc__") or ""
     return "" if text.startswith(f"{cls.__name__}(") else " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
-
-
-def _file_of(cls: type) -> str:
-    try:
-        return spelled(Path(inspect.getfile(cls)))
-    except (TypeError, OSError):  # built in, or typed at a prompt
-        return "built in"
 
 
 def spelled(path: Path) -> str:

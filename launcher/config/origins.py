@@ -1,4 +1,4 @@
-"""Where each value of a run comes from: an argument, a line of a recipe or config file, or a class.
+"""Where each value of a run comes from: an argument, a line of a recipe or config file, or a default.
 
 Files are merged in Hydra's order, then overrides in the order of the arguments; the last one sets the value.
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from launcher.config.arguments import PARTS, removes
 from launcher.config.defaults import REASONS
-from launcher.config.descriptions import declaration, fields_of, spelled
+from launcher.config.descriptions import fields_of, spelled
 from launcher.config.nodes import TARGET, apart, flat, owner, walk
 from launcher.config.resolve import Resolution
 from launcher.config.yaml_lines import defaults_lines, leaves
@@ -29,7 +29,7 @@ class Origin:
 
     kind: Kind
     where: str
-    """`command line: sampler.n=8`, `recipes/grpo-gsm8k.sh:8`, `conf/data/gsm8k.yaml:3`, `launcher/spec/run.py:65`."""
+    """`command line: sampler.n=8`, `recipes/grpo-gsm8k.sh:8`, `conf/data/gsm8k.yaml:3`, `default`."""
 
     def __str__(self) -> str:
         return self.where
@@ -70,10 +70,10 @@ def _set_origin(origins: dict[str, Origin], key: str, value: Any, origin: Origin
 
 
 def _origin_of(key: str, origins: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:
-    """Where a value comes from: what set it, else its class."""
+    """Where a value comes from: what set it, else a default."""
     if origin := origins.get(key) or origins.get(f"{key}.{TARGET}"):
         return origin
     cls, name = owner(node, key)
     if key in REASONS and dict(walk(node, lists=False)).get(key) != fields_of(cls)[name].default:
         return Origin("default", REASONS[key])
-    return Origin("default", declaration(cls, name.partition(".")[0]).where)
+    return Origin("default", "default")

@@ -13,7 +13,7 @@ Level = Literal["OK", "WARN", "FAIL"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of a plan, or of the doctor."""
+    """One line of a plan."""
 
     level: Level
     subject: str

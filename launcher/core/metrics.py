@@ -142,13 +142,6 @@ def metric(name: str) -> Metric | None:
     return next((found for pattern, found in rows.items() if "*" in pattern and fnmatchcase(name, pattern)), None)
 
 
-def matching(text: str = "") -> dict[str, Metric]:
-    """Entries whose name contains `text` or matches it as a glob pattern; if none does, that of the metric `text`."""
-    entries = {name: entry for name, entry in described().items() if text in name or fnmatchcase(name, text)}
-    entry = metric(text)
-    return entries or ({text: entry} if entry else {})
-
-
 def better(name: str) -> Literal["up", "down"] | None:
     """Which direction of a metric is better; a metric of held-out data has that of the same metric in training."""
     entry = metric(name)

@@ -14,7 +14,7 @@ CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokeni
 _KEPT_ENDINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 """Endings of files that belong to a model beside its weights."""
 _LICENCE_FILES = ("LICENSE", "NOTICE")
-_EXCLUDED = (CONFIG, INDEX, "trainer_state.json", "merge.json", "training_args.json")
+_EXCLUDED = (CONFIG, INDEX, "trainer_state.json", "training_args.json")
 _TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "chat_template", "generation_config")
 _TOKENIZER_ENDINGS = (".jinja", ".tiktoken", ".model")
 

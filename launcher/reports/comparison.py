@@ -1,4 +1,4 @@
-"""Runs beside one another: settings that differ, results, curves, and tests of the held-out scores.
+"""Runs beside one another: settings that differ, results, and tests of the held-out scores.
 
 Runs that differ by their seed alone are one side. Where a side has several runs, sides are compared over their runs,
 each with the first; p-values of several comparisons are adjusted together (Holm 1979). One run of each setting is no
@@ -16,13 +16,10 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from markupsafe import Markup
-
 from launcher.config import diff
 from launcher.config.descriptions import written
 from launcher.core.events import HeldOutScores
-from launcher.core.files import write_atomic
-from launcher.core.metrics import HeldOut, better, label, shown_in
+from launcher.core.metrics import HeldOut, better, label
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.health.paired import (
@@ -38,8 +35,6 @@ from launcher.health.paired import (
 )
 from launcher.monitor.console import clock
 from launcher.reports.measures import score_trace
-from launcher.reports.plots import Line, line_of, line_of_validations, plot
-from launcher.reports.render import render
 from launcher.reports.text import setting_text
 from launcher.runs import store
 from launcher.runs.folder import Folder
@@ -128,7 +123,7 @@ class ScoreTest:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the page and the terminal show."""
+    """What the terminal shows."""
 
     sides: Sides
     settings: list[TableRow]
@@ -331,7 +326,7 @@ def common_validations(runs: Sequence[RunRecord]) -> list[HeldOut]:
     return ends if len(ends) == len(runs) and len({each.name for each in ends}) == 1 else []
 
 
-# ---- tables and plots
+# ---- tables
 
 
 def _results(sides: Sides) -> Iterator[TableRow]:
@@ -360,24 +355,3 @@ def _training_score(record: RunRecord) -> str:
 
 def _held_out_text(measured: HeldOut | None) -> str:
     return f"{label(measured.name)} {measured.shown} at {measured.step}" if measured else ABSENT
-
-
-def _plots(sides: Sides) -> Iterator[tuple[str, Markup]]:
-    runs = [(place, run) for place, side in enumerate(sides.values()) for run in side]
-    lines = [replace(line_of_validations(run.name, run.validations), colour=place) for place, run in runs]
-    yield from _plot("held-out score; bars: 95 % intervals", lines)
-    for names in shown_in("curve"):
-        traces = [(place, run.name, run.trace(*names)) for place, run in runs]
-        title = next((trace[0] for *_, trace in traces if trace), next(iter(names)))
-        lines = [replace(line_of(name, trace[1]), colour=place) for place, name, trace in traces if trace]
-        yield from _plot(f"{label(title)}, {title}", lines)
-
-
-def _plot(title: str, lines: list[Line]) -> Iterator[tuple[str, Markup]]:
-    if any(len(line.points) > 1 for line in lines) and (svg := plot(lines, f"{title} of {len(lines)} runs over steps")):
-        yield title, svg
-
-
-def write_comparison(found: Comparison, out: Path) -> None:
-    """Write the page. Raises `OSError`."""
-    write_atomic(out, render("compare.html.j2", c=found, plots=list(_plots(found.sides))))

@@ -1,4 +1,4 @@
-"""Curves as SVG that stands in a page (`plot.svg.j2`): no script, no font, no file. Colours are CSS variables of the
+"""A curve as SVG that stands in a page (`plot.svg.j2`): no script, no font, no file. Colours are CSS variables of the
 page's style."""
 
 from __future__ import annotations
@@ -15,28 +15,18 @@ from launcher.views.trace import BUCKETS, Trace
 
 WIDTH, HEIGHT = 400, 210
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 10, 24
-SMOOTHED = 40  # points from which a curve is smoothed; the raw one is drawn fainter
-COLOURS = 6
 Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a plot."""
+    """The curve of a plot."""
 
-    name: str
     points: Points
     bounds: Sequence[tuple[float, float, float]] = ()
     """(step, lower, upper): the interval of each point, or the extremes of each bucket."""
     intervals: bool = False
     """Whether `bounds` are intervals, drawn as bars, and the points have marks."""
-    colour: int | None = None
-    """Index of the colour; by default that of the line."""
-
-    @property
-    def smooth(self) -> bool:
-        """Whether a smoothed curve is drawn, and the raw one fainter."""
-        return len(self.points) >= SMOOTHED and not self.intervals
 
     @property
     def outline(self) -> Points:
@@ -44,27 +34,26 @@ class Line:
         return [(x, high) for x, _, high in self.bounds] + [(x, low) for x, low, _ in reversed(self.bounds)]
 
 
-def line_of(name: str, trace: Trace) -> Line:
+def line_of(trace: Trace) -> Line:
     """A line through the means of a trace's buckets, with their extremes where a bucket holds several values."""
     buckets = [bucket for bucket in trace.buckets if bucket.count]
     several = any(bucket.count > 1 for bucket in buckets)
     bounds = [(bucket.step, bucket.low, bucket.high) for bucket in buckets] if several else []
-    return Line(name, [(bucket.step, bucket.mean) for bucket in buckets], bounds)
+    return Line([(bucket.step, bucket.mean) for bucket in buckets], bounds)
 
 
-def line_of_validations(name: str, validations: Sequence[HeldOut]) -> Line:
+def line_of_validations(validations: Sequence[HeldOut]) -> Line:
     """A line through at most BUCKETS validations, evenly chosen, and the last."""
     measured = [*validations[: -1 : len(validations) // BUCKETS + 1], *validations[-1:]]
     bounds = [(each.step, each.low, each.high) for each in measured if each.low is not None and each.high is not None]
-    return Line(name, [(each.step, each.value) for each in measured], bounds, intervals=True)
+    return Line([(each.step, each.value) for each in measured], bounds, intervals=True)
 
 
-def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Markup:
-    """SVG of curves over steps; `label` is for screen readers, `target` a horizontal line. Empty without any point."""
-    lines = [line for line in lines if line.points]
-    if not lines:
+def plot(line: Line, label: str, target: float | None = None) -> Markup:
+    """SVG of a curve over steps; `label` is for screen readers, `target` a horizontal line. Empty without any point."""
+    if not line.points:
         return Markup("")
-    first, last, bottom, top = _ranges(lines, target)
+    first, last, bottom, top = _ranges(line, target)
 
     def x(step: float) -> float:
         return LEFT + (step - first) / (last - first) * (WIDTH - LEFT - RIGHT)
@@ -74,7 +63,7 @@ def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Mark
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
     svg = render(
-        "plot.svg.j2", label=label, lines=lines, target=target, smoothed=smoothed, colours=COLOURS, width=WIDTH,
+        "plot.svg.j2", label=label, line=line, target=target, width=WIDTH,
         height=HEIGHT, left=LEFT, right=WIDTH - RIGHT, x=lambda step: f"{x(step):.1f}",
         y=lambda value, below=0: f"{y(value) + below:.1f}",
         path=lambda points: "M" + "L".join(f"{x(step):.1f} {y(value):.1f}" for step, value in points),
@@ -84,11 +73,10 @@ def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Mark
     return Markup(svg.strip())  # safe: only numbers, and the escaped label
 
 
-def _ranges(lines: Sequence[Line], target: float | None) -> tuple[float, float, float, float]:
+def _ranges(line: Line, target: float | None) -> tuple[float, float, float, float]:
     """The first and last step, and the lowest and largest value, that a plot shows; neither range is empty."""
-    steps = [step for line in lines for step, _ in line.points]
-    values = [value for line in lines for _, value in line.points]
-    values += [value for line in lines for _, *ends in line.bounds for value in ends]
+    steps, values = [step for step, _ in line.points], [value for _, value in line.points]
+    values += [value for _, *ends in line.bounds for value in ends]
     values += [] if target is None else [target]
     first, last, bottom, top = min(steps), max(steps), min(values), max(values)
     if first == last:
@@ -113,14 +101,3 @@ def _tick(value: float) -> str:
         if size <= abs(value) < size * 1000 and abs(value) >= 1e4:
             return f"{value / size:.4g}{letter}"
     return f"{value:.4g}"
-
-
-def smoothed(points: Points) -> list[tuple[float, float]]:
-    """Means over a twentieth of the points around each."""
-    reach = max(len(points) // 40, 1)
-    values = [y for _, y in points]
-    found = []
-    for place, (x, _) in enumerate(points):
-        near = values[max(place - reach, 0) : place + reach + 1]
-        found.append((x, math.fsum(value / len(near) for value in near)))
-    return found

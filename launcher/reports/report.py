@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from launcher.config.nodes import flat
 from launcher.core.files import write_atomic
 from launcher.core.metrics import HeldOut, better_than, interval_of, label, shown_in
 from launcher.core.metrics import metric as metric_entry
@@ -21,12 +20,12 @@ from launcher.reports.goal import GoalResult, judge_goal
 from launcher.reports.measures import ReportRow, checklist, efficiency, reward_parts, stability
 from launcher.reports.plots import line_of, line_of_validations, plot
 from launcher.reports.render import render
-from launcher.reports.text import one_line, setting_text
+from launcher.reports.text import one_line
 from launcher.views.record import RunRecord
 from launcher.views.runs import status_word
 from launcher.views.trace import Trace
 
-MOST_SOURCES, MOST_SETTINGS, MOST_PACKAGES = 60, 300, 250
+MOST_SOURCES = 60
 
 
 PlotFigure = tuple[str, str, Markup]
@@ -79,7 +78,6 @@ def write_report(report: Report, out: Path) -> None:
         "report.html.j2", r=report, facts=_fact_rows(record), plots=list(_plot_figures(record, report.goal)),
         stability=list(stability(record)), reward_parts=reward_parts(record), sources=_source_scores(record),
         errors=error_groups(record.samples), mean_score=mean_score, samples=drawn(record.samples),
-        lock=_lock_rows(record.lock), settings=_setting_rows(record.settings),
     )  # fmt: skip
     write_atomic(out, page)
 
@@ -131,7 +129,7 @@ def _plot_figures(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]
         shown = [validation for validation in record.validations if validation.name == name]
         target = judged.goal.value if judged.goal else None
         note = "; bars: 95 % intervals" + ("" if target is None else "; dashed: the goal")
-        svg = plot([line_of_validations(name, shown)], f"held-out {name} over steps", target)
+        svg = plot(line_of_validations(shown), f"held-out {name} over steps", target)
         yield "held-out score", one_line(name, 120) + note, svg
     for names in shown_in("curve"):
         if (named_trace := record.trace(*names)) and named_trace[1].count > 1:
@@ -142,7 +140,7 @@ def _curve_figure(name: str, trace: Trace) -> PlotFigure:
     entry = metric_entry(name)
     unit = f", {entry.unit}" if entry and entry.unit else ""
     meaning = f": {entry.meaning}{unit}" if entry else ""
-    svg = plot([line_of(name, trace)], f"{name} over steps")
+    svg = plot(line_of(trace), f"{name} over steps")
     note = f"; {trace.not_finite} values are not finite" if trace.not_finite else ""
     return label(name), f"{name}{meaning}{note}", svg
 
@@ -152,15 +150,3 @@ def _source_scores(record: RunRecord) -> list[HeldOut]:
     step = record.final.step if record.final else 0
     metrics = record.last_validation
     return [HeldOut(step, name, metrics[name], *(interval_of(name, metrics) or ())) for name in names]
-
-
-def _lock_rows(lock: Mapping[str, Any]) -> list[tuple[str, str]]:
-    rows = _setting_rows({name: value for name, value in lock.items() if name not in ("settings", "installed")})
-    installed = lock.get("installed")
-    if isinstance(installed, list):
-        rows.append(("installed", one_line(" ".join(map(str, installed[:MOST_PACKAGES])), 12_000)))
-    return rows
-
-
-def _setting_rows(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, setting_text(name, value)) for name, value in list(flat(settings).items())[:MOST_SETTINGS]]

@@ -14,7 +14,7 @@ from launcher.core.bounded_parse import parse_yaml
 from launcher.core.events import Saved, Step, events_of
 from launcher.core.files import read_file
 from launcher.core.metrics import grade, held_out_score, main_score, validation
-from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems
 from launcher.runs.folder import Folder
 
 
@@ -47,18 +47,11 @@ class Kept:
         return {**node, "judged_by": name, "score": score}
 
 
-def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> list[Kept]:
-    """All checkpoints, the newest first. The best is that by `metric`, by default the run's own.
-
-    Raises `Problems` where no checkpoint has that metric. With `verify` false nothing is hashed, and newest and best
-    are those that would be if all verify.
-    """
-    ranking_metric = metric or own_metric(folder)
+def kept(folder: Folder, *, verify: bool = True) -> list[Kept]:
+    """All checkpoints, the newest first. With `verify` false nothing is hashed, and newest and best are those that
+    would be if all verify."""
+    ranking_metric = own_metric(folder)
     listed = _list_checkpoints(folder, ranking_metric, verify)
-    measured = sorted({name for one in listed for name in validation(one.metrics)})
-    if metric and listed and metric not in measured:
-        got, fix = f"no checkpoint has {short_repr(metric)}", suggest(metric, measured)
-        raise Problems(Problem("--metric", got, fix, "not-found"))
     intact = [one for one in listed if not one.faults]
     grades = {one.step: grade(validation(one.metrics), ranking_metric) for one in intact}
     ranked = sorted((value, step) for step, value in grades.items() if value is not None)
@@ -66,9 +59,9 @@ def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> l
     return [replace(one, newest=one.step == newest, best=one.step == best) for one in listed]
 
 
-def best(folder: Folder, metric: str | None = None) -> Kept:
+def best(folder: Folder) -> Kept:
     """The best checkpoint that verifies. Raises `Problems` where there is none."""
-    candidates = kept(folder, metric)
+    candidates = kept(folder)
     chosen = next((one for one in candidates if one.best), None)
     if chosen is None:
         all_faults = [fault for one in candidates for fault in one.faults or ()]

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import eq
 from pathlib import Path
@@ -22,14 +21,6 @@ from launcher.sandbox.script import Machine, ScriptRun, StartedProgram, Substitu
 ARGUMENTS = "give its own arguments after --: rlrun import FILE.sh -- ARGUMENTS"
 SIZE = 2**20  # bytes of a script
 ROUNDS = 8  # runs to find the paths that are missing here
-SHELL_SETS = re.compile(
-    r"(BASH|RLRUN)\w*|S?RANDOM|SECONDS|LINENO|EPOCH\w+|P?PID|E?UID|HOSTNAME|\w+TYPE|OPTARG|OPTIND|IFS|(OLD)?PWD|HOME|USER|"
-    r"PATH|TMPDIR|REPLY|FUNCNAME|PIPESTATUS|SHELL|TERM|LANG|COLUMNS|LINES|MAPFILE|DIRSTACK|COPROC|PS\d|SHLVL|GROUPS|_"
-)
-"""Variables that a shell has without a script."""
-_VARIABLE_USE = re.compile(r"(?<!\\)\$(?:\{(?P<braced>[A-Za-z_]\w*)(?P<after>[^}]?)|(?P<plain>[A-Za-z_]\w*))", re.ASCII)
-_ASSIGNMENT = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=|\b(?:for|select|read|mapfile|readarray|getopts|local|"
-                         r"declare|typeset|export|printf -v)\b([^;|&\n]*)", re.ASCII)  # fmt: skip
 _ASKS_FOR_GPUS = re.compile(r"(command -v|which|hash|type)\s[^\n]*nvidia-smi")
 _TEMPORARY = re.compile(r"/tmp/tmp\.rlrun\d+")
 _START = re.compile(r"\b(python|torchrun|accelerate|deepspeed|rlrun)|\.sh\b")
@@ -104,8 +95,7 @@ def read_script(
     if any(one.name == "nvidia-smi" for one in first.started) or _ASKS_FOR_GPUS.search(text):
         compared.add(replace(FIRST, absent=("nvidia-smi",)))
     refused = _fatal_errors(first, text, bool(compared.launches))
-    unset = [] if refused else _unset_variables(path, text, {*env})
-    parts, placeholders = dict.fromkeys([*compared.open, *notes, *unset]), dict.fromkeys(compared.placeholders)
+    parts, placeholders = dict.fromkeys([*compared.open, *notes]), dict.fromkeys(compared.placeholders)
     return Reading(tuple(compared.launches), tuple(placeholders), tuple(parts), tuple(refused), compared.written)
 
 
@@ -308,29 +298,3 @@ def _error_notes(run: ScriptRun, substitutes: Sequence[Substitute]) -> list[Open
         for one in substitutes if one.kind in treatment
     ]  # fmt: skip
     return notes
-
-
-def _unset_variables(path: Path, text: str, env: set[str]) -> list[OpenPart]:
-    """Variables that the script uses, has no default for, and that neither it nor the environment `env` sets."""
-    plain = re.sub(r"'[^'\n]*'|(?m:(?:^|\s)#.*$)", "", text)
-    full = "\n".join([plain, *_read_sourced_files(path, plain)])
-    assigned = {name for match in _ASSIGNMENT.finditer(full) for name in re.findall(r"\w+", match[1] or match[2])} | env
-    unset = dict[str, OpenPart]()
-    for match in _VARIABLE_USE.finditer(plain):
-        name = match["braced"] or match["plain"]
-        is_tested = re.search(rf"-[nzv]\s+\"?\$?\{{?{name}\b", plain)
-        has_default = (match["after"] or "x") in ":-=+?"
-        if name in {*assigned, *unset} or is_tested or has_default or SHELL_SETS.fullmatch(name):
-            continue
-        line = plain[: match.start()].count("\n") + 1
-        note = f"not set in the script; empty as in a clean shell; {how_to_set(name)}"
-        unset[name] = OpenPart(f"{path}:{line}", f"${{{name}}}", note)
-    return [*unset.values()]
-
-
-def _read_sourced_files(path: Path, text: str) -> Iterator[str]:
-    """Texts of the files beside the script that it sources."""
-    for word in re.findall(r"(?m)(?:^|[;&|]|\b(?:then|do|else)\b)\s*(?:source|\.)\s+(\S+)", text):
-        name = re.sub(r"^.*[$})]\w*/", "", word.strip("\"'"))
-        with suppress(OSError, ValueError):
-            yield read_file(path.parent / name, SIZE).decode()

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from launcher import __version__
 from launcher.core.checkpoints import faults, folder_digests, sha256
-from launcher.core.metrics import validation
 from launcher.core.problems import Problem, Problems
-from launcher.core.redaction import redact
 from launcher.models.weights import tensors
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
@@ -21,8 +18,6 @@ from launcher.spec.checkpoint_format import policy_folder
 from launcher.spec.stored import read_run
 from launcher.tools.merge.folder import ModelFolder, draft_folder, open_model, out_problems
 from launcher.tools.merge.merge import LORA, MergeRequest, MergeResult, OnMergeProgress, merge
-
-README = "README.md"
 
 
 @dataclass(frozen=True)
@@ -50,10 +45,9 @@ def export(
         if base and not fold:
             raise Problems(Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings"))
         if fold:
-            texts = {README: _card(run, one, None)}
-            merged = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
+            merged = merge(MergeRequest(LORA, (str(policy.path),), out, base=base), show)
             return Exported(**vars(merged), step=one.step, adapter=False)
-        return _copy_policy(run, one, out, show, policy)
+        return _copy_policy(one, out, show, policy)
 
 
 @contextmanager
@@ -69,7 +63,7 @@ def _policy_folder(run: Folder, one: Kept, out: Path) -> Iterator[Path]:
         yield target
 
 
-def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, policy: ModelFolder) -> Exported:
+def _copy_policy(one: Kept, out: Path, show: OnMergeProgress, policy: ModelFolder) -> Exported:
     """Copy the policy, and its base where that is beside it, as they are."""
     files = [path for path in policy.path.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
@@ -90,29 +84,6 @@ def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, polic
         if changed or (not expected and faults(one.path)):
             where = str(policy.path / changed[0]) if changed else str(one.path)
             raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))
-        (draft / README).write_text(redact(_card(run, one, _describe_base(policy))), encoding="utf-8")
         count = sum(len(tensors(path.parent, [path.name])) for path in weights)
         written = sum(path.stat().st_size for path in weights)
     return Exported(out, count, written, digests, (), one.step, policy.is_adapter)
-
-
-def _describe_base(policy: ModelFolder) -> str | None:
-    """Where the base of an adapter is; None for a whole model."""
-    if not policy.is_adapter:
-        return None
-    beside = (policy.path / "base").is_dir()
-    return "the folder `base` beside it" if beside else f"`{policy.config.get('base_model_name_or_path')}`"
-
-
-def _card(run: Folder, one: Kept, base: str | None) -> str:
-    """A model card: which run, which step, how good; of an adapter also where its base is."""
-    rows = [f"| `{name}` | {value:.6g} |" for name, value in sorted(validation(one.metrics).items())]
-    return "\n".join(
-        [
-            "---", f"library_name: {'peft' if base else 'transformers'}", "tags: [rlrun]", "---", "",
-            f"# {run.path.name}", "",
-            f"Step {one.step} of the run `{run.name}`, exported by rlrun {__version__}.", "",
-            *([f"It is a LoRA adapter (peft); the model it belongs to is {base}.", ""] if base else []),
-            *(["| held out | |", "|---|--:|", *rows] if rows else ["It was not validated."]), "",
-        ]
-    )  # fmt: skip

@@ -1,5 +1,5 @@
-"""A run as its folder holds it, read once and in bounded memory: curves, validations, answers, findings, what its
-processes used, and its lock and settings.
+"""A run as its folder holds it, read once and in bounded memory: curves, validations, answers, findings, and what its
+processes used.
 
 All of it may be missing or damaged: what cannot be read is a line of `RunRecord.unread`.
 """
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
 
 from yaml import YAMLError
 
-from launcher.core.bounded_parse import parse_json, parse_yaml
+from launcher.core.bounded_parse import parse_yaml
 from launcher.core.events import (
     Alert,
     Event,
@@ -60,8 +59,6 @@ class RunRecord:
     of_log: bool = False
     """Whether it is the log of another program, whose settings are unknown."""
     unread: list[str] = field(default_factory=list)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    lock: Mapping[str, Any] = field(default_factory=dict)
     loaded: Loaded | None = None
     traces: dict[str, Trace] = field(default_factory=dict)
     step_times: array[float] = field(default_factory=lambda: array("d"))
@@ -179,8 +176,7 @@ def read_record(folder: Folder) -> RunRecord:
     """The run as it is now."""
     events = partial(events_of, folder.events)
     record = RunRecord(folder, store.see(folder).state, events)
-    record.settings = _read_settings_file(record, "spec.yaml", parse_yaml)
-    record.lock = {} if folder.is_logged else _read_settings_file(record, "lock.json", parse_json)
+    record.unread += _spec_faults(folder)
     for event in events():
         record.take(event)
     if not folder.events.is_file():
@@ -204,13 +200,10 @@ def record_of(source: LogOrRun) -> RunRecord:
     return record
 
 
-def _read_settings_file(record: RunRecord, name: str, parse: Callable[[bytes], Any]) -> Mapping[str, Any]:
+def _spec_faults(folder: Folder) -> list[str]:
+    """Why the run's spec.yaml cannot be read; empty where it can."""
     try:
-        node = parse(read_file(record.folder.path / name))
+        node = parse_yaml(read_file(folder.spec))
     except (OSError, ValueError, YAMLError) as error:
-        record.unread.append(f"{name}: cannot be read, {error_message(error)}")
-        return {}
-    if not isinstance(node, dict):
-        record.unread.append(f"{name}: holds no settings")
-        return {}
-    return node
+        return [f"spec.yaml: cannot be read, {error_message(error)}"]
+    return [] if isinstance(node, dict) else ["spec.yaml: holds no settings"]

@@ -1,4 +1,4 @@
-"""`rlrun reward bench`, `rlrun model merge` and `rlrun config metrics` as a person types them."""
+"""`rlrun reward bench` and `rlrun model merge` as a person types them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.core.metrics import described
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +74,7 @@ def merge(*words: str) -> Result:
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        (["--method", "linear", "--weights", "3,1", "--dtype", "bfloat16"], 1.5),
+        (["--method", "linear", "--weights", "3,1"], 1.5),
         (["--method", "slerp", "--t", "0.25"], 1.5),
         (["--method", "ties", "--base", "base", "--density", "1"], 2.0),
     ],
@@ -86,7 +85,7 @@ def test_words_reach_the_formula(words: list[str], value: float) -> None:
     assert ran.stdout.startswith("out  0 MB, 1 tensors, 1 files, checked, ")
     (found,) = load_file("out/model.safetensors").values()
     assert json.loads(merge("x", "y", "--out", "again", *words, "--json").stdout)["path"] == "again"
-    assert found.dtype == (torch.bfloat16 if "--dtype" in words else torch.float32) and (found == value).all()
+    assert found.dtype == torch.float32 and (found == value).all()
 
 
 def test_problems_of_a_merge_are_said_all_at_once() -> None:
@@ -98,34 +97,3 @@ def test_problems_of_a_merge_are_said_all_at_once() -> None:
     ])  # fmt: skip
     ran = merge("x", "y", "--method", "linear", "--out", "o", "--weights", "1;2")
     assert ran.stderr == "✗ --weights: got '1;2'; use numbers such as 0.7,0.3\n" and not Path("o").exists()
-
-
-# ---- names of metrics: ours, parts of them, and those of other projects
-
-
-def metrics(*words: str) -> str:
-    ran = rlrun("config", "metrics", *words)
-    assert ran.exit_code == 0, ran.output
-    return ran.stdout
-
-
-def test_metrics_are_listed_with_formulas_and_other_names() -> None:
-    assert [entry["metric"] for entry in json.loads(metrics("--json"))] == list(described())
-    lines = metrics().splitlines()
-    assert len(lines) == len(described()) + 1 and "others call it" not in lines[0]
-    text = metrics("critic/vf_explained_var")
-    assert "1 - Var(returns - values) / Var(returns)" in text and "explained_variance" in text
-
-
-def test_another_projects_name_finds_ours_before_those_that_it_is_a_part_of() -> None:
-    """S4-04; `clip_ratio` is what TRL calls actor/pg_clipfrac, and a part of response_length/clip_ratio."""
-    (entry,) = json.loads(metrics("mean_ratio", "--json"))
-    assert entry["metric"] == "actor/ratio_mean" and "mean_ratio" in entry["also"]
-    names = [entry["metric"] for entry in json.loads(metrics("clip_ratio", "--json"))]
-    assert names[0] == "actor/pg_clipfrac" and "response_length/clip_ratio" in names
-
-
-def test_an_unknown_metric_is_a_problem_and_controls_of_a_terminal_are_escaped() -> None:
-    ran = rlrun("config", "metrics", "\x1b[2J")
-    assert ran.exit_code == 2 and "no metric of that name" in ran.output and "\x1b" not in ran.output
-    assert "\x1b" not in metrics("val-core/\x1b[2J/reward/mean@1")

@@ -1,5 +1,5 @@
-"""Each value of a run is told with the file and line, the word, or the class that gave it; and two runs side by side,
-as their folders hold them."""
+"""Each value of a run is told with the file and line, or the word, that gave it, or as a default; and two runs side by
+side, as their folders hold them."""
 
 from __future__ import annotations
 
@@ -58,17 +58,14 @@ def line_of(path: str, begins: str) -> str:
         ([*BASE, "trainer.run_root=~/x"], "trainer.run_root", "command line", "command line: trainer.run_root=~/x"),
         (BASE, "hardware", "file", line_of("conf/run.yaml", "- hardware:")),  # chosen by nobody
         (BASE, "data.train_batch_size", "file", line_of("conf/data/reverse.yaml", "train_batch_size")),
-        (BASE, "data.shuffle", "default", line_of("launcher/spec/data.py", "shuffle:")),  # the noun's class
-        # a subclass that changes a default is where the default comes from
-        (DAPO, "algorithm.loss_agg_mode", "default", line_of("launcher/algorithms/dapo.py", "loss_agg_mode:")),
+        (BASE, "data.shuffle", "default", "default"),
         # an interpolated value comes from the line with the reference
         (DAPO, "algorithm.max_response_length", "file", line_of("conf/algorithm/dapo.yaml", "max_response_length")),
-        # what `~` takes away falls back to the class
-        ([*BASE, "~data.train_batch_size"], "data.train_batch_size", "default",
-         line_of("launcher/spec/data.py", "train_batch_size:")),
-        # a choice inside a choice, its file's values and its class's
+        # what `~` takes away falls back to the default
+        ([*BASE, "~data.train_batch_size"], "data.train_batch_size", "default", "default"),
+        # a choice inside a choice, its file's values and its class's defaults
         (GSM8K, "reward.parts.gsm8k", "file", line_of("conf/reward/gsm8k.yaml", "_target_")),
-        (GSM8K, "reward.parts.format.timeout_s", "default", line_of("launcher/rewards/format.py", "timeout_s:")),
+        (GSM8K, "reward.parts.format.timeout_s", "default", "default"),
         (GSM8K, "reward.weights.format", "file", line_of("conf/reward/gsm8k_format.yaml", "format: 0.2")),
         # a dict is merged: what it does not name stays with the file
         ([*GSM8K, "reward.weights={gsm8k: 2.0}"], "reward.weights.gsm8k", "command line",
@@ -103,7 +100,7 @@ def test_every_line_that_is_named_speaks_of_its_setting(name):
     assert found.keys() >= apart(flat(to_node(resolve(run_request(typed, recipe=name).texts))))[1].keys()
     assert {origin.kind for origin in found.values()} >= {"recipe", "file", "default"}
     for setting, origin in found.items():
-        if origin.kind == "command line" or origin.where in REASONS.values():
+        if origin.kind == "command line" or origin.where in ("default", *REASONS.values()):
             continue
         path, _, number = origin.where.partition(" ")[0].rpartition(":")
         line = (ROOT / path).read_text().splitlines()[int(number) - 1]

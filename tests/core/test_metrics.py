@@ -20,7 +20,6 @@ from launcher.core.metrics import (
     held_out_score,
     label,
     main_score,
-    matching,
     mean_of_validations,
     metric,
     normal,
@@ -169,5 +168,3 @@ def test_what_is_shown_of_a_step() -> None:
     assert main_score(step) == ("critic/score/mean", 0.5) and main_score({"x": 1.0}) is None
     assert validation(step) == {"val/loss": 1.0}
     assert watched(step, 1) == watched(step)[:1] and dict(watched(step))["critic/score/mean"] == 0.5
-    assert [*matching("val/lo*")] == ["val/loss"] and [*matching("val/dpo_loss")] == ["val/dpo_loss"]
-    assert matching("no/such") == {} and "train/loss" in matching("loss") and "actor/lr" not in matching("loss")

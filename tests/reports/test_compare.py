@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.core.events import Event, Restarted, Step
-from launcher.reports.comparison import NO_EVIDENCE, compare_runs, write_comparison
+from launcher.reports.comparison import NO_EVIDENCE, compare_runs
 from launcher.runs.folder import Folder
 from tests.reports.made import begin, pair_steps, scores_of, validated
 
@@ -45,14 +45,12 @@ def compare(*folders: Folder) -> Any:
 @pytest.mark.slow
 def test_two_real_runs(trained: Any, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained.folder)
-    ran = look("compare", "one", "two", "--out", "both.html", "--json")
+    ran = look("compare", "one", "two", "--json")
     assert ran.exit_code == 0, ran.stderr
     node = json.loads(ran.stdout)
     assert node["runs"] == {"A": ["rlrun/one", "rlrun/two"]} and node["settings"] == {"seed": {"A": "0; 1"}}
     (test,) = node["tests"]
     assert test["found"]["items"] == 8 and test["steps"] == [12, 12] and test["paired"]
-    page = (trained.folder / "both.html").read_text()
-    assert page.count("<svg") >= 8 and "Settings that differ" in page and "rlrun/two" in page
     text = look("compare", "one", "two").stdout
     assert "A2 - A1 at step 12: " in text and "what differs is the noise between runs" in text
 
@@ -63,7 +61,6 @@ def test_what_cannot_be_compared_is_a_problem(make_run: Any, look: Any) -> None:
         (["one"], "compare: 1 run was given; use two or more"),
         (["one", "runs/p/one"], "a run was given twice"),
         (["one", "three"], "no run of that name"),
-        (["one", "two", "--out", "x.pdf"], "use a name that ends with .html"),
     ):
         ran = look("compare", *words)
         assert ran.exit_code == 2 and problem in ran.stderr, ran.stderr
@@ -154,7 +151,7 @@ def test_losses_have_no_interval_and_are_not_tested(make_run: Any) -> None:
 
 
 @pytest.mark.parametrize("other", ["nothing", "another metric", "no spec"])
-def test_a_run_that_lacks_something(make_run: Any, tmp_path: Any, other: str) -> None:
+def test_a_run_that_lacks_something(make_run: Any, other: str) -> None:
     one = make_run([*begin(), validated(5, 1, 10)], "one")
     events = {"nothing": [], "another metric": [Step(at=9.0, step=5, metrics={"val/loss": 1.0})]}
     spec = "a: [" if other == "no spec" else "{}"
@@ -164,8 +161,6 @@ def test_a_run_that_lacks_something(make_run: Any, tmp_path: Any, other: str) ->
         assert any("its settings are left out" in note for note in found.notes) and len(found.tests) == 1
     else:
         assert found.tests == [] and "no held-out metric in common" in found.remarks[0]
-    write_comparison(found, tmp_path / "x.html")
-    assert "</html>" in (tmp_path / "x.html").read_text()
 
 
 def test_losses_are_compared_row_by_row_where_they_are_logged(make_run: Any) -> None:
@@ -220,7 +215,6 @@ def test_a_sweep_is_the_runs_of_its_points(make_run: Any, look: Any, tmp_path: P
     sweep = tmp_path / "runs" / "p" / "s-sweep1"
     sweep.mkdir()
     (sweep / "sweep.json").write_text("{}")
-    ran = look("compare", "s-sweep1", "--out", "both.html")
+    ran = look("compare", "s-sweep1")
     assert ran.exit_code == 0 and "B  algorithm.kl_loss_coef=2: p/s-sweep1-b" in ran.stdout, ran.output
     assert "one run of each setting is no evidence" in ran.stdout
-    assert "algorithm.kl_loss_coef=2" in (tmp_path / "both.html").read_text()

@@ -79,11 +79,10 @@ def test_a_real_run(trained: Any, look: Any, monkeypatch: pytest.MonkeyPatch) ->
     page = (folder / "report.html").read_text()
     assert Tags(page).tags.count("svg") >= 8
     assert not re.search(r"(?:src|href)=\"(?!data:)|@import|url\(|<script", page), "it asks for nothing"
-    headings = "Checklist|Health findings|Curves|Stability|Efficiency|Reward parts|Samples|Lock|Settings"
+    headings = "Checklist|Health findings|Curves|Stability|Efficiency|Reward parts|Samples"
     for heading in headings.split("|"):
         assert f">{heading}</h2>" in page
     assert "critic/score/exact/mean" in page and "train/core/reward/rule_based" in page  # S2-34
-    assert "code.rlrun.commit" in page and "torch==" in page
     assert "of 8 answers that were logged at step 12" in page
     assert look("report", "one", "--goal", "0.9").exit_code == 0 and (folder / "report.html").read_text() == page
     assert look("show", "one").exit_code == 0  # the folder is still a run
@@ -108,11 +107,10 @@ def test_what_cannot_be_done_is_a_problem(make_run: Any, look: Any, tmp_path: Pa
 
 LACKS: dict[str, tuple[bool, str | None, str]] = {
     "nothing": (False, "{}", "events.jsonl: there is none"),
-    "an empty log": (False, "{}", "cannot be read"),
+    "an empty log": (False, "{}", "No step was finished."),
     "only events": (True, None, "cannot be read"),
     "a list": (True, "- 1", "spec.yaml: holds no settings"),
     "not YAML": (True, "a: [", "cannot be read"),
-    "a deep lock": (True, "{}", "lock.json: cannot be read"),
 }
 """What is left of a folder: whether it has events, its settings, and what is said of it."""
 
@@ -123,8 +121,6 @@ def test_a_folder_that_lacks_something(make_run: Any, page_of: Any, left: str) -
     folder = make_run([*begin(), validated(4, 3, 10)] if has_events else [], spec=spec)
     if left == "nothing":
         folder.events.unlink()
-    if left == "a deep lock":
-        folder.lock.write_text("[" * 10_000)
     text = page_of(read_record(folder), goal=0.5)
     Tags(text)
     assert named in text and ("not reached" if has_events else "not measured") in text

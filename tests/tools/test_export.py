@@ -41,13 +41,13 @@ def run(tmp_path: Path) -> Folder:
     return folder
 
 
-def save(run: Folder, step: int, fill: Callable[[Path], object], score: float = 0.5) -> Path:
+def save(run: Folder, step: int, fill: Callable[[Path], object]) -> Path:
     def into(folder: Path) -> None:
         fill(folder / "policy")
         character_tokenizer("abc").save_pretrained(folder / "policy")
         (folder / "state").mkdir()
         (folder / "state" / "optimizer.safetensors").write_bytes(b"not for others")
-        measured = {"step": step, "metrics": {REWARD: score}}
+        measured = {"step": step, "metrics": {REWARD: 0.5}}
         (folder / "trainer.json").write_text(json.dumps({"validated": measured}))
 
     return checkpoints.write(run.checkpoints, step, into)
@@ -64,7 +64,7 @@ def logits(model: Any) -> torch.Tensor:
 
 def test_transformers_loads_it_and_says_the_same(run: Folder, tmp_path: Path) -> None:
     model = tiny(1)
-    save(run, 2, lambda at: model.save_pretrained(at, max_shard_size="20KB"), score=0.625)
+    save(run, 2, lambda at: model.save_pretrained(at, max_shard_size="20KB"))
     heard: list[tuple[str, int, int]] = []
     made = export(run, keeping.newest(run), tmp_path / "out", lambda *one: heard.append(one))
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), logits(model.eval()))
@@ -73,12 +73,10 @@ def test_transformers_loads_it_and_says_the_same(run: Folder, tmp_path: Path) ->
     )
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json",
-        "tokenizer_config.json", "README.md", *made.files,
+        "tokenizer_config.json", *made.files,
     }  # fmt: skip
     assert len(made.files) > 1 and not made.adapter and heard[-1][1] > 0
     assert made.files == {name: checkpoints.sha256(tmp_path / "out" / name) for name in made.files}
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "Step 2 of the run `p/r`" in card and f"| `{REWARD}` | 0.625 |" in card
 
 
 def adapter(run: Folder, tmp_path: Path, *, beside: bool) -> Any:
@@ -109,7 +107,6 @@ def test_an_adapter_is_exported_as_it_is_or_added_into_its_base(beside: bool, ru
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "plain" / "base" if beside else tmp_path / "base")
     theirs = PeftModel.from_pretrained(base, str(tmp_path / "plain"))
     assert torch.equal(logits(theirs), logits(model))
-    assert "LoRA adapter" in (tmp_path / "plain" / "README.md").read_text()
 
     whole = exported(run, tmp_path / "whole", fold=True)
     assert not whole.adapter and not (tmp_path / "whole" / "adapter_config.json").exists()
@@ -117,7 +114,6 @@ def test_an_adapter_is_exported_as_it_is_or_added_into_its_base(beside: bool, ru
     assert found.generation_config.eos_token_id == [1, 5]
     torch.testing.assert_close(logits(found), logits(model), rtol=1e-4, atol=1e-5)
     assert not torch.equal(logits(found), logits(AutoModelForCausalLM.from_pretrained(tmp_path / "base")))
-    assert "Step 2 of the run `p/r`" in (tmp_path / "whole" / "README.md").read_text()
 
 
 def refused(run: Folder, out: Path, **more: Any) -> list[str]:

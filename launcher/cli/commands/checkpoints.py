@@ -1,8 +1,7 @@
-"""`rlrun checkpoints [list | best | export] RUN`: what a run kept, which is best, and one of them for others."""
+"""`rlrun checkpoints [list | export] RUN`: what a run kept, which is best, and one of them for others."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -50,17 +49,6 @@ def list_checkpoints(
     aside = checkpoints.set_aside(run.checkpoints)
     nodes = [{"step": step, "path": path, "set_aside": True} for step, path in aside]
     return CommandAnswer([*(each.node for each in listed), *nodes], lambda: _say_checkpoints(run, listed, aside))
-
-
-@app.command("best")
-def best_checkpoint(
-    name: RunName,
-    metric: Annotated[str | None, "Which metric says what is best; by default the run's own."] = None,
-    root: Root = Path("runs"),
-) -> CommandAnswer:
-    """Print the folder of the best checkpoint."""
-    chosen = keeping.best(store.find(name, root), metric)
-    return CommandAnswer(chosen.node, lambda: typer.echo(os.fspath(chosen.path)))
 
 
 @app.command("export")

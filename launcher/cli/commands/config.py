@@ -1,9 +1,7 @@
-"""`rlrun config show | metrics | diff`: what can be set and measured, and in what two runs differ."""
+"""`rlrun config show | diff`: what can be set, and in what two runs differ."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +15,6 @@ from launcher.config.defaults import REASONS
 from launcher.config.descriptions import Setting, written
 from launcher.config.reference import groups
 from launcher.config.reference.groups import Group, Section
-from launcher.core import metrics as catalogue
-from launcher.core.metric_aliases import canonical, spellings
-from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.runs import store
 
@@ -86,39 +81,8 @@ def _say_setting(row: Setting, chosen: str) -> None:
 
 def _setting_node(row: Setting, section: Section) -> dict[str, Any]:
     node = {"setting": row.name, "type": row.shape.kind, "required": row.required, "default": row.default,
-            "range": row.shape.range, "values": row.shape.values, "says": row.description,
-            "declared": row.where}  # fmt: skip
+            "range": row.shape.range, "values": row.shape.values, "says": row.description}  # fmt: skip
     return node | ({"this_choice": section.sets[row.name]} if row.name in section.sets else {})
-
-
-@app.command("metrics")
-def metrics(
-    pattern: Annotated[
-        str,
-        typer.Argument(
-            metavar="[PATTERN]",
-            help="Part of a name, a glob, or another project's name: kl, 'val-*', mean_ratio; default: all.",
-        ),
-    ] = "",
-) -> CommandAnswer:
-    """Print what each metric measures, its unit, which direction is better, and what others call it."""
-    by_other_name = {} if catalogue.metric(pattern) else catalogue.matching(canonical(pattern))
-    matches = {**by_other_name, **catalogue.matching(pattern)}
-    if not matches:
-        raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
-    nodes = [{"metric": name, **asdict(entry), "also": spellings(name)[1:]} for name, entry in matches.items()]
-    return CommandAnswer(nodes, lambda: _say_metrics(matches, with_spellings=bool(pattern)))
-
-
-def _say_metrics(matches: Mapping[str, catalogue.Metric], with_spellings: bool) -> None:
-    others = {name: ", ".join(spellings(name)[1:]) for name in matches}
-    with_others = with_spellings and any(others.values())
-    rows = list[list[Cell]]()
-    for name, entry in matches.items():
-        meaning = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
-        rows.append([(name, "bold"), entry.unit, entry.better or "", meaning, *([others[name]] if with_others else [])])
-    head = ["metric", "unit", "better", "what it measures", *(["others call it"] if with_others else [])]
-    say_table(make_table(head, rows, whole=()))
 
 
 @app.command("diff")

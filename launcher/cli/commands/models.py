@@ -127,7 +127,6 @@ def merge(
     t: Annotated[float | None, "slerp: position between the first (0) and the second (1); default 0.5."] = None,
     density: Annotated[float | None, "ties: share of the changes that is kept; default 0.2."] = None,
     scale: Annotated[float | None, "ties: factor of the changes; default 1."] = None,
-    dtype: Annotated[str, "Number format: same, float32, bfloat16, float16."] = "same",
 ) -> CommandAnswer:
     """Merge models into a new one. The inputs are checked before, and the sizes of what was written after."""
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second
@@ -135,7 +134,7 @@ def merge(
     began = time.monotonic()
     typed = {"weights": _parse_weights(weights), "t": t, "density": density, "scale": scale}
     options = {name: value for name, value in typed.items() if value is not None}
-    request = merging.MergeRequest(method, tuple(models), to, options, base, dtype)
+    request = merging.MergeRequest(method, tuple(models), to, options, base)
     with show_bytes() as show:
         merged = merging.merge(request, show)
     return CommandAnswer(merged, lambda: _say_merged(merged, time.monotonic() - began))

@@ -11,7 +11,7 @@ import typer
 from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import Cell, CommandAnswer, make_table, say, say_table
 from launcher.core.problems import Problem, Problems
-from launcher.reports.comparison import Comparison, compare_runs, write_comparison
+from launcher.reports.comparison import Comparison, compare_runs
 from launcher.reports.report import Report, check_output, make_report, write_report
 from launcher.views.read import find
 from launcher.views.record import record_of
@@ -67,18 +67,13 @@ def compare(
             help="Runs, logs, or a sweep: by what differs but for the seed.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write a page.")] = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
-    if out:
-        check_output(out)
     comparison = compare_runs(names, root)
-    if out:
-        write_comparison(comparison, out)
-    return CommandAnswer(comparison.node, lambda: _say_comparison(comparison, out))
+    return CommandAnswer(comparison.node, lambda: _say_comparison(comparison))
 
 
-def _say_comparison(comparison: Comparison, page: Path | None) -> None:
+def _say_comparison(comparison: Comparison) -> None:
     for letter, side in comparison.sides.items():
         label = comparison.label(letter)
         say(f"{letter}  {f'{label}: ' if label else ''}{', '.join(record.name for record in side)}")
@@ -96,5 +91,3 @@ def _say_comparison(comparison: Comparison, page: Path | None) -> None:
         say(test.text)
     for line in comparison.remarks:
         say(line, "dim")
-    if page:
-        say(f"wrote {page}")

@@ -11,7 +11,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 
 from launcher.config import nodes
 from launcher.config.compose import config_file, groups
-from launcher.config.descriptions import Setting, class_doc, declaration, fields_of, own_fields, settings_of, written
+from launcher.config.descriptions import Setting, class_doc, description_of, fields_of, own_fields, settings_of, written
 from launcher.config.nodes import TARGET, class_of
 from launcher.config.yaml_lines import defaults_choices, leaves
 from launcher.core.classes import add_code_dir
@@ -66,7 +66,7 @@ def overview(config_dir: Path | None = None) -> list[Group]:
     """Every config group with its choices, in a run's order. Their classes are not loaded."""
     known, defaults = groups(config_dir), defaults_choices(conf_dir() / "run.yaml")
     names = [name for name in fields_of(RunSpec) if name in known]
-    return [Group(name, declaration(RunSpec, name).description, defaults.get(name, ""), known[name]) for name in names]
+    return [Group(name, description_of(RunSpec, name), defaults.get(name, ""), known[name]) for name in names]
 
 
 def choices(name: str, config_dir: Path | None = None) -> list[Choice]:
@@ -119,7 +119,7 @@ def _plain_section(name: str) -> Section:
     cls = fields_of(RunSpec)[name].annotation
     message = class_doc(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
     settings = list(settings_of(RunSpec, "", only=[name]))
-    return Section(name, message or declaration(RunSpec, name).description, settings)
+    return Section(name, message or description_of(RunSpec, name), settings)
 
 
 def _class_sections(name: str, group_choices: list[Choice]) -> Iterator[Section]:

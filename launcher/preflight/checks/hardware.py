@@ -45,7 +45,9 @@ def _check_gpus(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     gpus = query.found[: len(machine.visible_gpus())]
     if query.trouble:
         message = f"the GPUs' driver does not answer: {query.trouble}"
-        yield CheckResult(level, "hardware", message, "rlrun doctor tells more")
+        yield CheckResult(
+            level, "hardware", message, "run nvidia-smi, and restart this machine after an update of the driver"
+        )
     elif not gpus:
         fix = "use a machine with GPUs, or hardware=cpu and no other hardware setting"
         message = f"{asked.device} needs CUDA, and this machine has no GPU"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from launcher import __version__
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
-from launcher.core.redaction import redact
 from launcher.engines.torch.model.whole import load_whole
 from launcher.models.adapter import problems as adapter_problems
 from launcher.models.pretrained import base_folder
@@ -40,10 +38,7 @@ from launcher.tools.merge.folder import (
 )
 from launcher.tools.merge.methods import METHODS, Method
 
-FORMATS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items() if dtype.is_floating_point}
-"""The formats that a result may have: torch's name and safetensors'."""
-LORA, SAME = "lora", "same"
-RECORD = "merge.json"
+LORA = "lora"
 SHARD = "5GB"  # largest size of a file of weights
 
 OnMergeProgress = Callable[[str, int, int], None]
@@ -59,9 +54,6 @@ class MergeRequest:
     out: Path
     options: Mapping[str, Any] = field(default_factory=dict)
     base: str | None = None
-    dtype: str = SAME
-    texts: Mapping[str, str] = field(default_factory=dict)
-    """Text files to write beside the weights, by name."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +82,11 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     given = [*request.models, *([request.base] if request.base else [])]
     models, unusable = _open_models(given, adapters=False, fix="use --method lora to make it a model")
     problems += unusable + _compare_models(models)
-    formats = {
-        name: DTYPES[FORMATS.get(request.dtype, tensor.dtype) if tensor.is_float else tensor.dtype]
-        for name, tensor in (models[0].tensors if models else {}).items()
-    }
+    formats = {name: DTYPES[tensor.dtype] for name, tensor in (models[0].tensors if models else {}).items()}
     sizes = {name: prod(models[0].tensors[name].shape) * dtype.itemsize for name, dtype in formats.items()}
     if problems := [*problems, *_common_problems(request, models, sum(sizes.values()))]:
         raise Problems(problems)
 
-    roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
     with draft_folder(request.out) as draft:
         mixed, done = dict[str, Tensor](), 0
         for name, dtype in formats.items():
@@ -107,11 +95,8 @@ def _mix_models(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
             show("mixing", done, sum(sizes.values()))
         save_torch_state_dict(mixed, draft, max_shard_size=SHARD)
         copy_neighbours(models[0].path, draft)
-        config = dict(models[0].config)
-        if request.dtype != SAME:
-            config["torch_dtype" if "torch_dtype" in config else "dtype"] = request.dtype
-        write_json(draft / CONFIG, config)
-        return _finish(request, draft, dict(zip(roles, models, strict=False)), asdict(method))
+        write_json(draft / CONFIG, models[0].config)
+        return _finish(request, draft, models)
 
 
 def _compare_models(models: Sequence[ModelFolder]) -> list[Problem]:
@@ -179,7 +164,7 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         raise Problems(unusable)
     (base,) = bases
     stored = Counter(tensor.dtype for tensor in base.tensors.values() if tensor.is_float).most_common(1)
-    dtype = DTYPES[FORMATS.get(request.dtype, stored[0][0] if stored else "F32")]
+    dtype = DTYPES[stored[0][0] if stored else "F32"]
     size = sum(prod(tensor.shape) for tensor in base.tensors.values()) * dtype.itemsize
     problems = [problem.within(adapter.given) for problem in adapter_problems(adapter.path, base.path)]
     if problems := [*problems, *_common_problems(request, [base, adapter], size)]:
@@ -190,7 +175,7 @@ def _merge_adapter(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         copy_neighbours(base.path, draft)
         copy_neighbours(adapter.path, draft, only_tokenizer=True)
         show("writing", size, size)
-        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, _note_lost(draft, base))
+        return _finish(request, draft, [base, adapter], _note_lost(draft, base))
 
 
 def _note_lost(draft: Path, base: ModelFolder) -> list[Problem]:
@@ -220,31 +205,19 @@ def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
 
 
 def _finish(
-    request: MergeRequest, draft: Path, inputs: Mapping[str, ModelFolder], parameters: Mapping[str, Any],
-    notes: Sequence[Problem] = (),
-) -> MergeResult:  # fmt: skip
-    """Write the texts and the record of the merge, and read the weights back. Raises `Problems` for NaN and inf."""
-    for name, text in request.texts.items():
-        (draft / name).write_text(redact(text), encoding="utf-8")
-    sources = [
-        {"is": role, "given": model.given, "path": str(model.path.resolve()), "sha256": model.digests()}
-        for role, model in inputs.items()
-    ]
-    merged, texts = open_model(str(draft)), tuple(map(str, notes))
+    request: MergeRequest, draft: Path, inputs: Sequence[ModelFolder], notes: Sequence[Problem] = ()
+) -> MergeResult:
+    """Read the weights back. Raises `Problems` for NaN and inf."""
+    merged = open_model(str(draft))
     for name, tensor in merged.tensors.items():
         if not tensor.load().isfinite().all():
-            holders = (model for model in inputs.values() if name in model.tensors)
+            holders = (model for model in inputs if name in model.tensors)
             at_fault = next((model for model in holders if not model.tensors[name].load().isfinite().all()), None)
             where = f"{at_fault.given}: {name}" if at_fault else name
-            fix = "use --dtype float32, and models whose numbers are finite"
+            fix = "use models whose numbers are finite, in float32 where a sum is too large"
             raise Problems(Problem(where, f"a number is not finite in {tensor.dtype}", fix, "not-finite"))
-    write_json(
-        draft / RECORD,
-        {"rlrun": __version__, "method": request.method, "parameters": parameters, "dtype": request.dtype,
-         "inputs": sources, "sha256": merged.digests(), "notes": texts},
-    )  # fmt: skip
     size = sum(prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in merged.tensors.values())
-    return MergeResult(request.out, len(merged.tensors), size, merged.digests(), texts)
+    return MergeResult(request.out, len(merged.tensors), size, merged.digests(), tuple(map(str, notes)))
 
 
 def _no_such_option(name: str, method: str) -> Problem:
@@ -269,12 +242,8 @@ def _open_models(given: Sequence[str], *, adapters: bool, fix: str) -> tuple[lis
 
 
 def _common_problems(request: MergeRequest, folders: Sequence[ModelFolder], size: int) -> list[Problem]:
-    """Problems of any method: with the number format, quantized inputs, and the folder of the result."""
-    problems = []
-    if request.dtype not in (SAME, *FORMATS):
-        fix = suggest(request.dtype, [SAME, *FORMATS])
-        problems.append(Problem("--dtype", f"got {short_repr(request.dtype)}", fix))
+    """Problems of any method: with quantized inputs, and the folder of the result."""
     fix = "use the model before quantization"
     quantized = [one for one in folders if one.config.get("quantization_config")]
-    problems += [Problem(one.given, "is quantized", fix, "bad-file") for one in quantized]
+    problems = [Problem(one.given, "is quantized", fix, "bad-file") for one in quantized]
     return [*problems, *out_problems(request.out, [folder.path for folder in folders], size)]

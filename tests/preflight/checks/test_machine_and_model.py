@@ -49,7 +49,8 @@ def run_of(*words: str) -> RunSpec:
         (Gpus("570.1", "12.8", EIGHT[:2]), True,
          "FAIL hardware.n_gpus_per_node: got 8, and this machine has 2 GPUs; use 2"),
         (Gpus(trouble="Driver/library version mismatch"), True,
-         "FAIL hardware: the GPUs' driver does not answer: Driver/library version mismatch; rlrun doctor tells more"),
+         "FAIL hardware: the GPUs' driver does not answer: Driver/library version mismatch;"
+         " run nvidia-smi, and restart this machine after an update of the driver"),
     ],
 )  # fmt: skip
 def test_gpus_that_are_asked_for(gpus: Gpus, here: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
