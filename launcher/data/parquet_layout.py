@@ -13,7 +13,6 @@ Arrow takes half a second to load: `columns`, `convert` and this file are import
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -149,20 +148,6 @@ def _names_of(name: str, type_: pa.DataType) -> Iterator[str]:
 def count_rows(path: Path) -> int:
     """Number of rows by the file's footer; 0 where the file does not exist."""
     return int(pq.read_metadata(path).num_rows) if path.is_file() else 0
-
-
-def unlike_files(paths: Sequence[Path]) -> tuple[Path, str, str] | None:
-    """The first file with a column whose type cannot be unified with that of the files before it; the column, with its
-    nested fields, and both types. Raises as reading a file's schema does."""
-    schema = pq.read_schema(paths[0])
-    for path in paths[1:]:
-        try:
-            schema = pa.unify_schemas([schema, pq.read_schema(path)], promote_options="permissive")
-        except pa.ArrowException as error:
-            *_, kinds = str(error).split("has incompatible types: ")
-            names = re.findall(r"Field (.+?) has incompatible types", str(error))
-            return path, ".".join(names) or "a column", kinds
-    return None
 
 
 def join_files(paths: Sequence[Path], target: Path, schema: pa.Schema | None = None) -> None:
