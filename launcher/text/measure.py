@@ -79,10 +79,6 @@ class Measure:
                     pieces.append(list(zip(texts(sequence.ids), learned, strict=True)))
         return pieces
 
-    def differs_by_turn(self, rows: Sequence[Row]) -> str:
-        """See `process.TextProcess.differs_by_turn`."""
-        return next((row.where for row in rows if not _equal_turn_by_turn(self.encoder, row)), "")
-
     def first_split_difference(self, rows: Sequence[Row]) -> str:
         """See `process.TextProcess.first_split_difference`."""
         assert isinstance(self.model, Pretrained)
@@ -122,32 +118,6 @@ def count_tokens(encoder: Encoder, row: Row, kind: Kind, cutting: Encoder | None
     if ids_by_side[0] in ids_by_side[1:] or isinstance(cut, RefusedRow):
         return EQUAL
     return opening, longest, sequences
-
-
-def _equal_turn_by_turn(encoder: Encoder, row: Row) -> bool:
-    """Whether a conversation rendered turn by turn, less what the template puts before a first turn, equals it rendered
-    whole. True where it cannot be rendered, which another check reports."""
-    turns, args = imitated_turns(row, "all")[0], row.template_args or {}
-    later_args = {name: value for name, value in args.items() if name != "tools"}  # only the first turn has tools
-    empty: Turn = {"role": "user", "content": ""}
-    try:
-        first = encoder.render([empty], later_args)
-        before = first[: -(len(encoder.render([empty, empty], later_args)) - len(first))]
-        parts = [_render_turn(encoder, turn, args if index == 0 else later_args) for index, turn in enumerate(turns)]
-        whole = encoder.render(turns, args)
-    except Unwritable:
-        return True
-    has_prefix = [index > 0 and turn["role"] != "system" for index, turn in enumerate(turns)]
-    return whole == "".join(part[len(before) :] if cut else part for part, cut in zip(parts, has_prefix, strict=True))
-
-
-def _render_turn(encoder: Encoder, turn: Turn, args: Mapping[str, Any]) -> str:
-    """Render one turn; after an empty user turn where the template refuses it as the first."""
-    try:
-        return encoder.render([turn], args)
-    except Unwritable:
-        empty: Turn = {"role": "user", "content": ""}
-        return encoder.render([empty, turn], args).removeprefix(encoder.render([empty], args))
 
 
 class _BoundedEncoder(Encoder):

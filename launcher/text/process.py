@@ -83,11 +83,6 @@ class TextProcess:
         """Whether rows are written with a chat template."""
         return bool(self._ask("templated"))
 
-    def differs_by_turn(self, rows: Sequence[Row]) -> str:
-        """Where (file and line) the first conversation is whose turns, rendered one by one, are not what the chat
-        template renders of it as a whole; empty where there is none."""
-        return str(self._ask("differs_by_turn", list(rows)))
-
     def first_split_difference(self, rows: Sequence[Row]) -> str:
         """The first text of the rows that AutoTokenizer splits differently from tokenizer.json; empty where there is
         none. It loads torch."""

@@ -18,7 +18,6 @@ from launcher.text.encoder import Encoder, Unwritable
 from launcher.text.tokenizer import character_tokenizer
 
 CASES = yaml.safe_load((Path(__file__).parent / "measure.yaml").read_text(encoding="utf-8"))
-TURN = "<|{{ turn.role }}|>{{ turn.content }}"
 
 
 def measured(folder: Path, given: Mapping[str, Any], **data: Any) -> measure.Measure:
@@ -47,22 +46,6 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert (asked.tokens("1+1=?"), asked.templated()) == (5, True)
     assert asked.lengths([Row("t:1", "1+1=?", "2")], "answers") == [(7, 2, 1)]
     assert not measured(tmp_path / "other", {"template": False}).templated()
-
-
-@pytest.mark.parametrize(("template", "differs"), [
-    ("{% for turn in messages %}" + TURN + "{% endfor %}", ""),
-    ("<s>{% for turn in messages %}" + TURN + "{% endfor %}", ""),
-    ("{% for turn in messages %}{% if loop.first and turn.role != 'system' %}<|system|>{% endif %}" + TURN
-     + "{% endfor %}", ""),
-    ("{% for turn in messages %}" + TURN + "{{ loop.index }}{% endfor %}", "t:1"),
-    ("{% for turn in messages %}" + TURN + "{% if loop.last %}!{% endif %}{% endfor %}", "t:1"),
-    ("{{ raise_exception('no') }}", ""),
-    ("{% if messages[0].role == 'assistant' %}{{ raise_exception('no') }}{% endif %}{% for turn in messages %}" + TURN
-     + "{% endfor %}", ""),
-])  # fmt: skip
-def test_conversations_that_are_no_sum_of_their_turns(template: str, differs: str, tmp_path: Path) -> None:
-    talk = tuple(Message(role, "one") for role in ("user", "assistant", "user", "assistant"))
-    assert measured(tmp_path / "small", {"template": template}).differs_by_turn([Row("t:1", talk)]) == differs
 
 
 @pytest.mark.parametrize(("more", "refused"), [(2**20, False), (2**20 + 9, True)])

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_model import Model
 
 from launcher.config.resolve import resolve, try_resolve
 from launcher.core.check_result import CheckResult
@@ -157,22 +156,3 @@ def test_rows_of_sft_are_compared_with_one_length(model_folder: Path, tmp_path: 
     filtered = found("data.max_response_length=20", "data.truncation=filter")
     assert filtered["data.max_response_length"].level == "FAIL"  # verl leaves out no rows of SFT
     assert found("data.max_response_length=20", "data.truncation=right")["data.max_response_length"].level == "WARN"
-
-
-THINKING = (  # as that of Qwen3: an answer that ends a conversation is written otherwise than one that is alone
-    "{% for turn in messages %}<|{{ turn.role }}|>{% if turn.role == 'assistant' and loop.last and not loop.first %}="
-    "{% endif %}{{ turn.content }}{% if turn.role == 'assistant' %}<eos>{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def test_a_conversation_that_is_another_one_turn_by_turn(tmp_path: Path) -> None:
-    """multiturn_sft_dataset.py:456, where verl itself says the same of such folders."""
-    Model(random=True, template=THINKING).save(tmp_path / "model")
-    chat = [("user", "1+1?"), ("assistant", "2"), ("user", "2+1?"), ("assistant", "3")]
-    made = [{"messages": [{"role": role, "content": f"{n} {text}"} for role, text in chat]} for n in range(16)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
-    typed = ["engine=verl", "algorithm=sft", "hardware=gpu", f"model={tmp_path}/model", f"data={tmp_path}/rows.jsonl"]
-    results = plan([*typed, "data.train_batch_size=8"]).results
-    (line,) = [one.line for one in results if one.subject == "data.ignore_input_ids_mismatch"]
-    assert f"false, and {tmp_path}/rows.jsonl:1 written turn by turn is not what the chat template writes of it" in line
