@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from launcher import __version__
 from launcher.core.checkpoints import faults, folder_digests, sha256
+from launcher.core.files import draft_folder
 from launcher.core.metrics import validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
@@ -19,7 +20,7 @@ from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.stored import read_run
-from launcher.tools.merge.folder import ModelFolder, draft_folder, open_model, out_problems
+from launcher.tools.merge.folder import ModelFolder, open_model, out_problems
 from launcher.tools.merge.merge import LORA, MergeRequest, MergeResult, OnMergeProgress, merge
 
 README = "README.md"

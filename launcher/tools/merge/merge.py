@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from launcher import __version__
+from launcher.core.files import draft_folder
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.core.redaction import redact
 from launcher.engines.torch.model.whole import load_whole
@@ -31,7 +32,6 @@ from launcher.tools.merge.folder import (
     DTYPES,
     ModelFolder,
     copy_neighbours,
-    draft_folder,
     find_differences,
     list_few,  # fmt: skip
     open_model,
