@@ -239,7 +239,7 @@ def test_the_same_rows_are_looked_at_once(folder: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("limit", "load", "expected"), [
     ("LOAD_S", lambda: sum(1 for _ in itertools.count()), "takes too long to load; use one with fewer"),
-    ("IDLE_S", lambda: process.signal.pause(), "has waited for 0.1 s without computing; run it again"),  # for a lock
+    ("WALL_S", lambda: process.signal.pause(), "gives no answer for 0.1 s; run it again"),  # waits for a lock
     ("", lambda: process.os.kill(process.os.getpid(), 9), "by SIGKILL"),
 ])  # fmt: skip
 def test_a_tokenizer_that_does_not_load_is_given_up_on(
