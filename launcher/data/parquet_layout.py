@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,8 @@ def count_rows(path: Path) -> int:
 
 def join_files(paths: Sequence[Path], target: Path, schema: pa.Schema | None = None) -> None:
     """Write the rows of all files into one, in order, with the columns of `schema`, by default the union of theirs.
-    Raises `pyarrow.ArrowException` where the types of a column cannot be unified, and `UnfitRow` for values."""
-    schema = schema or pa.unify_schemas([pq.read_schema(path) for path in paths], promote_options="permissive")
+    Raises `UnfitRow` where the types or values of a column cannot be unified."""
+    schema = schema or reduce(merged, map(pq.read_schema, paths))
     with pq.ParquetWriter(target, schema) as writer:
         for path in paths:
             for batch in pq.ParquetFile(path).iter_batches():

@@ -13,13 +13,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-
 from launcher.core.overrides import key_of
-from launcher.core.problems import Problem, Problems, shortened
+from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
 from launcher.data.parquet_layout import count_rows, fields_of, join_files, move_rows
 from launcher.data.prepare import prepare
+from launcher.data.rows import UnfitRow
 from launcher.engines.verl.words import WORK
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, Split
@@ -84,10 +83,9 @@ def _link_or_join(names: Sequence[str], target: Path) -> None:
     elif names:
         try:
             join_files([Path(name) for name in names], target)
-        except pa.ArrowException as error:
-            got = f"cannot be joined: {shortened(' '.join(str(error).split()), 200)}"
-            fix = "write each column with one type in all files"
-            raise Problems(Problem(f"data.{target.stem}_files", got, fix, "bad-row")) from error
+        except UnfitRow as unfit:
+            problem = Problem(f"data.{target.stem}_files", f"cannot be joined: {unfit}", code="bad-row")
+            raise Problems(problem) from unfit
 
 
 def _hold_out(run: RunSpec, kind: Kind, work: Path) -> None:

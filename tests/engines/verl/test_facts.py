@@ -64,7 +64,7 @@ def test_files_that_cannot_be_joined_are_refused(folder: Path, rows_of: Rows) ->
     files = [rows_of(folder, name, 8, extra_info={"index": index}) for name, index in (("one", 1), ("other", "1"))]
     run = resolve(grpo(folder, f"data.train_files=[{','.join(files)}]", "data.train_batch_size=8"))
     (folder / words.WORK).mkdir()
-    with pytest.raises(Problems, match=r"data\.train_files: cannot be joined: .*int64 vs string.*; write each column"):
+    with pytest.raises(Problems, match=r"data\.train_files: cannot be joined: .*int64 vs string.*; use equal types"):
         rows.provide(run, folder)
 
 
