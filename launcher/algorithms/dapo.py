@@ -55,15 +55,11 @@ class DAPO(GRPO):
 
     def shape_reward(self, batch: Batch) -> Tensor:
         """Eq. 13."""
-        if (free := self.unpenalized_length) is None:
-            return batch.reward
-        over = ((batch.mask.sum(-1) - free) / self.overlong_buffer_len).clamp(0, 1)  # [B]
-        return batch.reward - self.overlong_penalty_factor * over
-
-    @property
-    def unpenalized_length(self) -> int | None:
         longest, buffer = self.max_response_length, self.overlong_buffer_len
-        return longest - buffer if longest and buffer else None
+        if not longest or not buffer:
+            return batch.reward
+        over = ((batch.mask.sum(-1) - (longest - buffer)) / buffer).clamp(0, 1)  # [B]
+        return batch.reward - self.overlong_penalty_factor * over
 
     @property
     def filters_groups(self) -> bool:

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launcher.config.compose import choices
-from launcher.config.nodes import TARGET, flat, nested
+from launcher.config.nodes import TARGET
 from launcher.config.yaml_lines import Leaf, defaults_lines, leaves
 from launcher.core.overrides import is_plain, literal, quoted
 from launcher.core.problems import Problem, Problems, suggest
-from launcher.spec.stored import updated
 
 ENDINGS = (".yaml", ".yml")
 _PART = re.compile(r"(.+\.parts)\.([^.]+)\.")
@@ -41,7 +39,7 @@ def arguments_of(path: Path, config_dir: Path | None) -> tuple[list[tuple[str, i
     if resolved and (path.parent / "lock.json").exists():
         settings.pop("trainer.experiment_name", None)  # a new run must not take the stored run's name
     if resolved:
-        return list(_resolved_arguments(_updated(settings), config_dir)), config_dir
+        return list(_resolved_arguments(settings, config_dir)), config_dir
     return [(f"{name}={_literal(leaf.value)}", leaf.line) for name, leaf in settings.items()], config_dir
 
 
@@ -50,12 +48,6 @@ def _literal(value: Any) -> str:
 
 
 # ---- a run as it was resolved
-
-
-def _updated(settings: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """What an earlier version stored, in the settings of this one."""
-    now = flat(updated(nested({name: leaf.value for name, leaf in settings.items()})))
-    return {name: replace(leaf, value=now[name]) for name, leaf in settings.items() if name in now}
 
 
 def _resolved_arguments(settings: Mapping[str, Leaf], config_dir: Path | None) -> Iterator[tuple[str, int]]:

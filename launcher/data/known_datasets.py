@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from launcher.core.boxed import boxed
 from launcher.core.problems import short_repr
 from launcher.data.rows import UnfitRow, type_name
 
@@ -36,6 +37,7 @@ SOURCES: Mapping[Format, str] = {
 MARK = "####"
 NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _NUMBER = re.compile(NUMBER)
+_BARE_BOX = re.compile(r"\\(boxed|fbox) +([^\s{$][^$]*)")  # \boxed 7
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 
 
@@ -84,29 +86,11 @@ def number(text: str) -> str | None:
 
 def _math(values: Values, instruction: str) -> Values:
     question, solution = _text(values, "problem"), _text(values, "solution")
-    truth = last_boxed(solution)
+    truth = boxed(_BARE_BOX.sub(r"\\\1{\2}", solution))
     if not truth:
         raise UnfitRow("solution has no closed, non-empty \\boxed{...}")
     labels = {key: values[key] for key in ("level", "type") if isinstance(values.get(key), str)}
     return {**solved_question(question, instruction, solution, truth), "extra_info": labels}
-
-
-def last_boxed(text: str) -> str | None:
-    """Content of the last `\boxed{...}` (or `\fbox{...}`), with balanced braces."""
-    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if start < 0:
-        return None
-    argument = text[start:].removeprefix("\\boxed").removeprefix("\\fbox")
-    if argument.startswith(" "):  # \boxed 7
-        return argument.split("$", 1)[0].strip() or None
-    if not argument.startswith("{"):
-        return None
-    depth = 0
-    for index, character in enumerate(argument):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return argument[1:index].strip()
-    return None
 
 
 def _hh(values: Values, instruction: str) -> Values:

@@ -13,9 +13,9 @@ Arrow takes half a second to load: `columns`, `convert` and this file are import
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -154,24 +154,10 @@ def count_rows(path: Path) -> int:
     return int(pq.read_metadata(path).num_rows) if path.is_file() else 0
 
 
-def unlike_files(paths: Sequence[Path]) -> tuple[Path, str, str] | None:
-    """The first file with a column whose type cannot be unified with that of the files before it; the column, with its
-    nested fields, and both types. Raises as reading a file's schema does."""
-    schema = pq.read_schema(paths[0])
-    for path in paths[1:]:
-        try:
-            schema = pa.unify_schemas([schema, pq.read_schema(path)], promote_options="permissive")
-        except pa.ArrowException as error:
-            *_, kinds = str(error).split("has incompatible types: ")
-            names = re.findall(r"Field (.+?) has incompatible types", str(error))
-            return path, ".".join(names) or "a column", kinds
-    return None
-
-
 def join_files(paths: Sequence[Path], target: Path, schema: pa.Schema | None = None) -> None:
     """Write the rows of all files into one, in order, with the columns of `schema`, by default the union of theirs.
-    Raises `pyarrow.ArrowException` where the types of a column cannot be unified, and `UnfitRow` for values."""
-    schema = schema or pa.unify_schemas([pq.read_schema(path) for path in paths], promote_options="permissive")
+    Raises `UnfitRow` where the types or values of a column cannot be unified."""
+    schema = schema or reduce(merged, map(pq.read_schema, paths))
     with pq.ParquetWriter(target, schema) as writer:
         for path in paths:
             for batch in pq.ParquetFile(path).iter_batches():

@@ -35,7 +35,7 @@ from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.runs.stop_requests import Handle, no_signals
 from launcher.spec.run import RunSpec
-from launcher.spec.stored import Prepared, read_prepared, to_node, to_yaml, updated
+from launcher.spec.stored import Prepared, read_prepared, to_node, to_yaml
 
 LENGTH = ("total_training_steps", "total_epochs")
 """Settings of the trainer that say how long it trains."""
@@ -231,7 +231,7 @@ def judge_of(folder: Folder) -> RunJudge | None:
 def _read_spec(folder: Folder, overrides: Sequence[str]) -> RunSpec:
     node: object = None
     try:
-        node = updated(parse_yaml(read_file(folder.spec)))
+        node = parse_yaml(read_file(folder.spec))
         if folder.is_logged:
             got = "is what a script of another program reports, so its settings are unknown"
             raise Problems(Problem(folder.name, got, "start that script again", "not-supported"))

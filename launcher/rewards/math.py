@@ -7,19 +7,17 @@ compares them, in a subprocess, as some expressions take unbounded time or memor
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field
 
+from launcher.core.boxed import boxed
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Died, Late, Pool, prompts
 from launcher.spec.reward import Answer, DetailedReward, Scores
-
-_BOX = re.compile(r"\\(?:boxed|fbox)(?=\s*\{)")
 
 
 @settings
@@ -86,26 +84,6 @@ class Math(DetailedReward):
 def _truth(text: str | None) -> str | None:
     r"""The answer of a ground truth: what is in `\boxed{}`; else what follows `####`, as in GSM8K; else all of it."""
     return None if text is None else boxed(text) or text.rpartition("####")[2].strip()
-
-
-def boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{}` or `\fbox{}`; None without one, or if its brace is not closed."""
-    starts = [match.end() for match in _BOX.finditer(text)]
-    if not starts:
-        return None
-    opening = text.index("{", starts[-1])
-    end = _closing_brace(text, opening)
-    return None if end is None else text[opening + 1 : end].strip()
-
-
-def _closing_brace(text: str, opening: int) -> int | None:
-    """Index of the brace that closes the one at `opening`; None if it is not closed."""
-    depth = 0
-    for match in re.finditer(r"\\.|[{}]", text[opening:], re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if depth == 0 and match[0] == "}":
-            return opening + match.start()
-    return None
 
 
 def _formula(text: str) -> str:

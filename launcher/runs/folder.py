@@ -293,8 +293,4 @@ def read_attempts(folder: Folder) -> list[Attempt]:
         elif attempt and isinstance(event, Restarted | Ended):
             cause = event.how if isinstance(event, Ended) and not event.cause else event.cause
             attempt.ended, attempt.cause, attempt.why = event.at, cause, event.why
-            if attempt.cause == "failed":  # earlier versions wrote the cause of a fault into this file only
-                with suppress(OSError, ValueError, KeyError, TypeError):
-                    ended = parse_json(read_file(folder.path / "logs" / attempt.name / "ended.json"))
-                    attempt.cause = str(ended["cause"])
     return list(attempts.values())

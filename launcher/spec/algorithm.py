@@ -126,11 +126,6 @@ class Algorithm(ABC):
         """Whether it defines a loss for a critic."""
         return type(self).value_loss is not Algorithm.value_loss
 
-    @property
-    def unpenalized_length(self) -> int | None:
-        """Tokens up to which an answer's length costs no reward; None where length is never penalized."""
-        return None
-
     def doubts(self) -> Iterator[Problem]:
         """A problem for each valid value with which hardly anything can be learnt; a plan warns of them."""
         return iter(())

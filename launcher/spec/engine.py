@@ -60,8 +60,6 @@ class RunFacts:
     """Held-out rows without a ground truth."""
     example: Row | None = None
     """The first training row."""
-    differs_by_turn: str | None = None
-    """Place of the first conversation that the template writes differently turn by turn; empty if there is none."""
 
 
 class OtherNames(Protocol):

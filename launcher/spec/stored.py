@@ -27,11 +27,6 @@ from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
 SPEC, PREPARED = "spec.yaml", "prepared.json"
-GONE: dict[str, Any] = {
-    "sources": ["huggingface", "modelscope"], "max_tests": None, "headers": {},
-    "send": ["response", "ground_truth", "data_source", "extra_info", "prompt"],
-}  # fmt: skip
-"""Settings that earlier versions had, with the defaults that they wrote into every run."""
 OF_DATA = ("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length", "val_share")
 """Settings of the data that may be fitted or amended after it was prepared: those of spec.yaml count."""
 
@@ -89,26 +84,7 @@ def from_yaml(text: str) -> RunSpec:
     version."""
     node = parse_yaml(text)
     add_code_dir(node.get("code_dir"))
-    return from_node(RunSpec, updated(node))
-
-
-def updated(node: Any) -> Any:
-    """What an earlier version stored, in the settings of this one: defaults that went are left out, the rows' format is
-    found by itself, a Ray of one machine is the machine, and a run has no page for Prometheus of its own."""
-    if isinstance(node, list):
-        return [*map(updated, node)]
-    if not isinstance(node, dict):
-        return node
-    gone = GONE if "_target_" in node else {}
-    kept = {name: updated(value) for name, value in node.items() if name not in gone or value != gone[name]}
-    if isinstance(kept.get("logger"), list):
-        kept["logger"] = [name for name in kept["logger"] if name != "prometheus"]
-    if kept.get("format") in ("alpaca", "sharegpt"):
-        kept["format"] = "auto"
-    if kept.get("_target_") == "launcher.clusters.ray.Ray" and kept.get("address", "") is None:
-        pause = {name: kept[name] for name in ("usage_s",) if name in kept}
-        return {"_target_": "launcher.clusters.local.Local", **pause}
-    return kept
+    return from_node(RunSpec, node)
 
 
 def read_prepared(folder: Path) -> Prepared | None:
@@ -117,7 +93,7 @@ def read_prepared(folder: Path) -> Prepared | None:
         text = read_file(folder / PREPARED)
     except FileNotFoundError:
         return None
-    return from_node(Prepared, updated(parse_json(text))).within(folder)
+    return from_node(Prepared, parse_json(text)).within(folder)
 
 
 def read_run(folder: Path) -> RunSpec:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from launcher.data.formats import to_row
-from launcher.data.known_datasets import last_boxed, to_standard_row
+from launcher.data.known_datasets import to_standard_row
 from launcher.data.rows import UnfitRow
 from launcher.spec.data import Message, Row
 
@@ -253,8 +254,6 @@ def test_what_the_chat_template_reads_is_carried(kind: Any, values: dict[str, An
     for nothing in (None, [], "", "[]"):
         plain = to_row("x:1", {**values, "tools": nothing}, kind)
         assert isinstance(plain, Row) and not plain.template_args
-    reserved = "chat_template_kwargs: add_generation_prompt is decided where the template is used; leave it out"
-    assert to_row("x:1", {**values, "chat_template_kwargs": {"add_generation_prompt": True}}, kind) == reserved
     for bad, got in (({"a": 1}, "object"), ('{"a": 1}', "object"), ("[1", "text that is no JSON")):
         assert to_row("x:1", {**values, "tools": bad}, kind) == f"tools is {got}; it must be a list of objects"
 
@@ -281,5 +280,7 @@ def test_what_else_a_turn_has_is_carried_as_it_is() -> None:
     (r"\boxed{1} \fbox{2}", "2"), (r"\boxed{", None), (r"\boxed{a{b}", None), (r"\boxed", None), ("7", None),
     (r"\boxed  $", None), (r"\boxed(7)", None), (r"\boxed{a}}", "a"),
 ])  # fmt: skip
-def test_the_content_of_the_last_box(text: str, content: str | None) -> None:
-    assert last_boxed(text) == content
+def test_the_truth_is_what_the_last_box_of_a_solution_holds(text: str, content: str | None) -> None:
+    with nullcontext() if content else pytest.raises(UnfitRow, match="no closed, non-empty"):
+        row = to_standard_row("math", {"problem": "1+1?", "solution": text}, None, None)
+        assert row["reward_model"]["ground_truth"] == content

@@ -14,7 +14,6 @@ from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.launch import provenance, rerun, start
-from launcher.preflight import plan as planning
 from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
 from launcher.spec import stored
@@ -55,15 +54,6 @@ def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
     assert (made.run.trainer.project_name, made.run.trainer.experiment_name) == ("rlrun", "first-rerun-1")
     (run.path.parent / "first-rerun-1").mkdir()
     assert rerun.prepare_rerun(run, []).run.trainer.experiment_name == "first-rerun-2"
-
-
-def test_a_run_of_an_earlier_version_is_read(run: Folder) -> None:
-    """Its tracker, which is a page of the server now, is left out."""
-    text = run.spec.read_text().replace("  logger:\n", "  logger:\n  - prometheus\n")
-    run.spec.write_text(text)
-    assert "prometheus" in text and "prometheus" not in start.run_of(run, []).trainer.logger
-    page = planning.plan([str(run.spec)])
-    assert page.run and "prometheus" not in page.run.trainer.logger, "nor is it of a new run from its settings"
 
 
 def test_each_difference_has_a_line(run: Folder) -> None:

@@ -25,8 +25,8 @@ from verl.workers.config import FSDPActorConfig
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
+from launcher.core.boxed import boxed
 from launcher.rewards.gsm8k import GSM8K
-from launcher.rewards.math import boxed
 from launcher.spec.algorithm import Batch, Output
 from launcher.spec.reward import Answer
 

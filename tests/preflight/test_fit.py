@@ -208,12 +208,8 @@ OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
         ([*GRPO, "algorithm.clip_ratio_low=0.4"], "WARN", "algorithm.clip_ratio_low"),
         ([*GRPO, "algorithm.kl_loss_coef=0.01", "algorithm.kl_loss_type=k1"], "WARN", "algorithm.kl_loss_type"),
         (["algorithm=gspo", *GRPO[1:], "algorithm.clip_ratio_high=0.2"], "WARN", "algorithm.clip_ratio_high"),
-        ([*GRPO, "trainer.ppo_epochs=100"], "WARN", "trainer.ppo_epochs"),
         (["algorithm=ppo", *GRPO[1:], "algorithm.gamma=0.99"], "WARN", "algorithm.gamma"),
         (["algorithm=dpo", *SFT[1:], "algorithm.beta=100"], "WARN", "algorithm.beta"),
-        ([*SFT, "model.lora_rank=8", "model.lora_alpha=4096"], "WARN", "model.lora_alpha"),
-        (["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=4096"], "WARN",
-         "algorithm.max_response_length"),
         # unusual, and well
         ([*SFT, "optim.lr=3e-3", "optim.betas=[0.9,0.95]", "optim.weight_decay=0.1"], "", ""),
         ([*GRPO, "sampler.temperature=0.6", "sampler.top_k=20", "sampler.top_p=0.95", "algorithm.min_group_std=0.1"],

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from launcher.core.boxed import boxed
 from launcher.engines.torch.train.validation import majority
 from launcher.rewards.exact import Exact
 from launcher.rewards.format import Format
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length
-from launcher.rewards.math import Math, boxed
+from launcher.rewards.math import Math
 from launcher.rewards.search import Search
 from launcher.spec.reward import Answer, Reward, score_safely, truth_text
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
-from pydantic import ValidationError
 
 from launcher.algorithms import grpo
 from launcher.algorithms.ppo import PPO
@@ -17,7 +15,6 @@ from launcher.core.settings import settings
 from launcher.engines.torch import Torch
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.run import usual_lr
-from launcher.spec.stored import from_yaml, to_node
 
 GRPO, DPO, SFT = (f"algorithm={name} model=tiny data=reverse" for name in ("grpo", "dpo", "sft"))
 EIGHT = f"{GRPO} sampler.n=4 data.train_batch_size=8"
@@ -70,23 +67,6 @@ def test_settings_that_contradict_each_other(words: str, problem: str) -> None:
     with pytest.raises(Problems) as raised:
         resolve(words.split())
     assert problem in "\n".join(map(str, raised.value.problems))
-
-
-def test_a_run_of_an_earlier_version_is_read() -> None:
-    """What it wrote of settings that have gone is left out where it was their default, and else refused by name."""
-    run = resolve(["algorithm=grpo", "model=owner/name", "data=train.jsonl", "reward=code", "sampler.n=4"])
-    node = to_node(run)
-    node["model"]["sources"] = ["huggingface", "modelscope"]
-    node["reward"]["max_tests"] = None
-    node["data"]["format"] = "alpaca"
-    node["trainer"]["logger"] = [*node["trainer"]["logger"], "prometheus"]
-    node["cluster"] = {"_target_": "launcher.clusters.ray.Ray", "address": None, "wait_s": 600.0, "usage_s": 10.0}
-    assert to_node(from_yaml(yaml.safe_dump(node))) == to_node(run) | {
-        "cluster": to_node(run)["cluster"] | {"usage_s": 10.0}
-    }
-    node["reward"]["max_tests"] = 3
-    with pytest.raises(ValidationError, match="max_tests"):
-        from_yaml(yaml.safe_dump(node))
 
 
 @settings

@@ -18,7 +18,6 @@ from launcher.text.encoder import Encoder, Unwritable
 from launcher.text.tokenizer import character_tokenizer
 
 CASES = yaml.safe_load((Path(__file__).parent / "measure.yaml").read_text(encoding="utf-8"))
-TURN = "<|{{ turn.role }}|>{{ turn.content }}"
 
 
 def measured(folder: Path, given: Mapping[str, Any], **data: Any) -> measure.Measure:
@@ -47,22 +46,6 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert (asked.tokens("1+1=?"), asked.templated()) == (5, True)
     assert asked.lengths([Row("t:1", "1+1=?", "2")], "answers") == [(7, 2, 1)]
     assert not measured(tmp_path / "other", {"template": False}).templated()
-
-
-@pytest.mark.parametrize(("template", "differs"), [
-    ("{% for turn in messages %}" + TURN + "{% endfor %}", ""),
-    ("<s>{% for turn in messages %}" + TURN + "{% endfor %}", ""),
-    ("{% for turn in messages %}{% if loop.first and turn.role != 'system' %}<|system|>{% endif %}" + TURN
-     + "{% endfor %}", ""),
-    ("{% for turn in messages %}" + TURN + "{{ loop.index }}{% endfor %}", "t:1"),
-    ("{% for turn in messages %}" + TURN + "{% if loop.last %}!{% endif %}{% endfor %}", "t:1"),
-    ("{{ raise_exception('no') }}", ""),
-    ("{% if messages[0].role == 'assistant' %}{{ raise_exception('no') }}{% endif %}{% for turn in messages %}" + TURN
-     + "{% endfor %}", ""),
-])  # fmt: skip
-def test_conversations_that_are_no_sum_of_their_turns(template: str, differs: str, tmp_path: Path) -> None:
-    talk = tuple(Message(role, "one") for role in ("user", "assistant", "user", "assistant"))
-    assert measured(tmp_path / "small", {"template": template}).differs_by_turn([Row("t:1", talk)]) == differs
 
 
 @pytest.mark.parametrize(("more", "refused"), [(2**20, False), (2**20 + 9, True)])
@@ -95,11 +78,3 @@ def test_the_share_of_a_text_that_has_tokens(text: str, share: str | None) -> No
     found = [*measure.unknown(encoder, [Row("t:1", "a", text)])]
     assert [each.message.split()[0] for each in found] == ([share] if share else [])
     assert all("of the text of the answers" in each.message for each in found)
-
-
-def test_ids_that_training_takes_are_those_of_both_answers(tmp_path: Path) -> None:
-    asked = measured(tmp_path / "small", {})
-    letters = asked.encoder.tokenizer.get_vocab()
-    ids = measure._trained_ids(asked.encoder, [Row("t:1", "a", "b", rejected="c")])
-    assert {letters[sign] for sign in ("a", "b", "c", "<|user|>", "<|assistant|>", "<eos>")} == ids
-    assert letters["c"] not in measure._trained_ids(asked.encoder, [Row("t:1", "a", "b")])

@@ -1,4 +1,4 @@
-"""`rlrun model list | show | download | merge`."""
+"""`rlrun model list | download | merge`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, s
 from launcher.cli.progress import show_bytes, show_download
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.core.settings import adapter
-from launcher.hubs import manifest
 from launcher.hubs.choice import hubs_of
-from launcher.models import catalogue, store
-from launcher.models.catalogue import KnownModel
-from launcher.spec.model import Architecture
+from launcher.models import catalogue, size, store
+from launcher.models.pretrained import Pretrained
 
 if TYPE_CHECKING:
     from launcher.tools.merge.merge import MergeResult
@@ -25,49 +22,22 @@ if TYPE_CHECKING:
 app = CommandGroup()
 CATALOGUE = conf_dir() / "model"
 
-Word = Annotated[str, typer.Argument(metavar="NAME-OR-ID-OR-FOLDER", help="qwen3-0.6b, owner/name, or a folder.")]
-
 
 @app.command("list")
 def list_models() -> CommandAnswer:
     """List the catalogue and the models on this machine."""
-    models = catalogue.list_models(CATALOGUE)
-    return CommandAnswer([_model_node(model) for model in models], lambda: _say_models(models))
+    nodes = [_model_node(name, model) for name, model in catalogue.choices(CATALOGUE).items()]
+    return CommandAnswer(nodes, lambda: _say_models(nodes))
 
 
-def _say_models(models: list[KnownModel]) -> None:
+def _say_models(nodes: list[dict[str, Any]]) -> None:
     rows = list[list[Cell]]()
-    for model in models:
-        shape, count = model.architecture, model.parameters
-        numbers = ["" if count is None else f"{count / 1e9:.2f} B", str(shape.max_position_embeddings) if shape else ""]
-        hub = f"{model.repo}{' (gated)' if model.gated else ''}"
-        rows.append([(model.name or "", "bold"), *numbers, hub, (str(model.folder or ""), "green")])
+    for node in nodes:
+        count, context = node["parameters"], node["context"]
+        numbers = ["" if count is None else f"{count / 1e9:.2f} B", str(context or "")]
+        hub = f"{node['id']}{' (gated)' if node['gated'] else ''}"
+        rows.append([(node["name"], "bold"), *numbers, hub, (node["folder"] or "", "green")])
     say_table(make_table(["name", "parameters", "context", "hub", "here"], rows, right=["parameters", "context"]))
-
-
-@app.command("show")
-def show(word: Word, verify: Annotated[bool, "Hash every file again."] = False) -> CommandAnswer:
-    """Show a model's architecture, size and folder."""
-    known = catalogue.find_model(word, CATALOGUE)
-    faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
-    view = _model_node(known) | ({"faults": faults} if verify else {})
-    return CommandAnswer(view, lambda: _say_model(known, faults), exit_code=int(bool(faults)))
-
-
-def _say_model(known: KnownModel, faults: list[str]) -> None:
-    source = known.manifest
-    facts: dict[str, Any] = {
-        "model": known.repo or known.folder,
-        "parameters": known.parameters and f"{known.parameters:,}",
-        **_dimensions(known.architecture),
-        "gated": "its licence has to be accepted on its page" if known.gated else None,
-        "came from": source and f"{source.source} {source.repo} at {source.commit}",
-        "folder": known.folder or "not here",
-        **{name: f"{count:,} bytes" for name, count in known.files()},
-    }
-    rows = [((name, "dim"), str(value)) for name, value in facts.items() if value is not None]
-    say_table(make_table(["", ""], rows))
-    say_problems(faults)
 
 
 @app.command("download")
@@ -97,23 +67,15 @@ def download(
     except KeyboardInterrupt:
         say_problems(["stopped; run the same command to continue"])
         raise typer.Exit(130) from None
-    known = catalogue.find_model(str(folder), CATALOGUE)
-    return CommandAnswer(_model_node(known), lambda: say(f"{entry.path} is in {folder}"))
+    return CommandAnswer({"id": entry.path, "folder": str(folder)}, lambda: say(f"{entry.path} is in {folder}"))
 
 
-def _dimensions(shape: Architecture | None) -> dict[str, Any]:
-    return dict(adapter(Architecture).dump_python(shape, mode="json")) if shape else {}
-
-
-def _model_node(known: KnownModel) -> dict[str, Any]:
-    source = known.manifest
+def _model_node(name: str, model: Pretrained) -> dict[str, Any]:
+    shape, folder = model.architecture, store.find(model.path, model.revision)
     return {
-        "name": known.name, "id": known.repo, "parameters": known.parameters,
-        "context": known.architecture.max_position_embeddings if known.architecture else None,
-        "gated": known.gated, "folder": str(known.folder) if known.folder else None,
-        "source": source.source if source else None, "revision": source.revision if source else None,
-        "commit": source.commit if source else None, "architecture": _dimensions(known.architecture) or None,
-        "files": [{"name": name, "bytes": count} for name, count in known.files()],
+        "name": name, "id": model.path, "parameters": size.parameters(shape) if shape else None,
+        "context": shape.max_position_embeddings if shape else None, "gated": model.gated,
+        "folder": str(folder) if folder else None,
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.files import read_file
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, shortened
-from launcher.engines.verl import ask, rows, words
+from launcher.engines.verl import ask, words
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.config.defaults import VERSION
 from launcher.engines.verl.rules import judge
@@ -56,7 +56,6 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
             yield from from_problems([probed])
             return
         probed = ask.UNKNOWN
-    yield from rows.check_files(run)
     yield from _micro_batch_of_verl(run)
     yield from _other_version(probed, python, facts.here)
     results = _static_results(engine, run, facts, probed)

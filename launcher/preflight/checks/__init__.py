@@ -51,7 +51,6 @@ def check_engine(context: Context) -> Iterable[CheckResult]:
     facts = RunFacts(
         folder_of(context.run), context.here, context.steps.val_rows, train.sources, val.sources,
         unlabelled=sum(row.ground_truth is None for row in val.rows), example=next(iter(train.rows), None),
-        differs_by_turn=context.lengths.differs_by_turn,
     )  # fmt: skip
     return context.run.engine.check(context.run, facts)
 

@@ -13,8 +13,6 @@ from launcher.spec.run import CriticOptim, Optim, RunSpec, usual_critic_lr, usua
 
 TOO_HIGH, TOO_LOW = 30, 1 / 150
 """Multiples of the usual learning rate beyond which language models are ruined, or hardly change."""
-MANY = 10
-"""Passes over the same answers after which they are far off-policy."""
 LEAST_P, COLDEST, HOTTEST = 0.1, 0.05, 2.5
 """Bounds of top_p and of temperature: below, sampling is nearly greedy; above, it is noise."""
 DECAYED = 1e-3
@@ -50,9 +48,8 @@ def _equal_rewards(run: RunSpec) -> Iterator[Problem]:
 
 
 def _extreme_sampling(run: RunSpec) -> list[Problem]:
-    """Sampling that is nearly greedy or nearly random, and other settings without use for sampled answers."""
-    top_p, temperature, passes = run.sampler.top_p, run.sampler.temperature, run.trainer.ppo_epochs
-    unpenalized, longest = run.algorithm.unpenalized_length, run.data.max_response_length
+    """Sampling that is nearly greedy or nearly random."""
+    top_p, temperature = run.sampler.top_p, run.sampler.temperature
     return _problems_that_hold(
         (top_p < LEAST_P, "sampler.top_p",
          f"{top_p:g} leaves hardly more than one token, so that answers to a prompt are alike", "use 1"),
@@ -60,11 +57,6 @@ def _extreme_sampling(run: RunSpec) -> list[Problem]:
          f"{temperature:g} is nearly greedy, so that answers to a prompt are alike", "use 1"),
         (temperature > HOTTEST, "sampler.temperature",
          f"{temperature:g} makes all tokens nearly equally likely, so that answers are noise", "use 1"),
-        (passes > MANY, "trainer.ppo_epochs",
-         f"{passes} updates on the same answers leave the policy that gave them far behind", "use 1"),
-        (unpenalized is not None and unpenalized >= longest, "algorithm.max_response_length",
-         f"the length penalty begins after {unpenalized} tokens, and answers end after {longest}, so it has no effect",
-         f"use {longest}, with a smaller overlong_buffer_len"),
     )  # fmt: skip
 
 
@@ -73,7 +65,6 @@ def _optim(run: RunSpec, group: str, optim: Optim | CriticOptim, usual: float, a
     lr, shape, (first, second) = optim.lr, run.model.shape, optim.betas
     subject = f"{'adapters' if adapters else 'this'} with {type(run.algorithm).__name__}"
     n_weights = (size.lora_parameters(shape, adapters) if adapters else size.parameters(shape)) if shape else 1
-    rank, scale = run.model.lora_rank, run.model.lora_alpha / max(run.model.lora_rank, 1)
     return _problems_that_hold(
         (lr > TOO_HIGH * usual, f"{group}.lr",
          f"{lr:g} is {lr / usual:,.0f} times what is usual for {subject}, and may ruin the model", f"use {usual:g}"),
@@ -83,9 +74,6 @@ def _optim(run: RunSpec, group: str, optim: Optim | CriticOptim, usual: float, a
         (run.model.dtype == "bfloat16" and not adapters and lr < WEIGHT * DIGITS, f"{group}.lr",
          f"steps of {lr:g} are rounded away in weights of bfloat16, which hold 8 bits",
          "use model.dtype=float32, with engine.mixed_precision=true for speed"),
-        (adapters and not TOO_LOW <= scale <= TOO_HIGH, "model.lora_alpha",
-         f"{run.model.lora_alpha} scales adapters of rank {rank} by {scale:.3g}, and what they learn in a step with it",
-         f"use {rank}"),
         (first > second, f"{group}.betas",
          f"[{first}, {second}] averages the gradient over more steps than its square", f"use [{second}, {first}]"),
         (lr * optim.weight_decay > DECAYED, f"{group}.weight_decay",

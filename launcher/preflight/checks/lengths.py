@@ -36,8 +36,6 @@ class LengthReport:
     filtered: int = 0
     text: list[CheckResult] = field(default_factory=list)
     """Results on the tokenizer and the chat template."""
-    differs_by_turn: str | None = None
-    """Where the first conversation is that renders differently turn by turn; None: not known, empty: nowhere."""
 
 
 def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> LengthReport:
@@ -53,20 +51,16 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
     except Problems:  # no checkpoint verifies; the check of the model says so
         return LengthReport([])
     first, facts, results, filtered = [*train[:FIRST], *val[:FIRST]], list[CheckResult](), list[CheckResult](), 0
-    differs_by_turn = None
     with TextProcess(model, run.data) as text:
         try:
             facts += text.facts(first)
-            is_templated = text.templated()
-            facts += () if is_templated else _without_template(run, rows)
+            facts += () if text.templated() else _without_template(run, rows)
             facts += _check_class(text, first) if run.engine.picks_tokenizer else ()
-            if run.engine.writes_by_turn and run.algorithm.data == "answers" and is_templated:
-                differs_by_turn = text.differs_by_turn(first)
             results, filtered = _check_tokens(run, text, "train", train)
             results += _check_tokens(run, text, "val", val)[0]
         except Problems as problems:
             facts += from_problems(problems.problems)
-    return LengthReport(results, filtered, facts, differs_by_turn)
+    return LengthReport(results, filtered, facts)
 
 
 def _check_class(text: TextProcess, rows: Sequence[Row]) -> Iterator[CheckResult]:

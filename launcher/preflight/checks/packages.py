@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from launcher.core.check_result import CheckResult
@@ -23,7 +21,7 @@ SHOWN = ("torch", "transformers", "peft", "safetensors", "ray")
 def check(_: Context) -> Iterator[CheckResult]:
     """What is wrong with the installed packages, or one line if nothing is."""
     yield from _check_shadowed()
-    yield from (result for result in check_packages() if result.level != "OK" or result.subject == "packages")
+    yield from check_packages()
 
 
 def _check_shadowed() -> Iterator[CheckResult]:
@@ -62,15 +60,7 @@ def check_packages(name: str = OURS) -> list[CheckResult]:
     if not unmet:
         shown = ", ".join(f"{package} {versions[package]}" for package in SHOWN if package in versions)
         unmet = [CheckResult("OK", "packages", f"{len(versions)} packages are compatible: {shown}")]
-    return [_check_python(ours.metadata["Requires-Python"] or ""), *unmet]
-
-
-def _check_python(wanted: str) -> CheckResult:
-    """Whether this Python is one of those `wanted`."""
-    version = platform.python_version()
-    if SpecifierSet(wanted).contains(version, prereleases=True):
-        return CheckResult("OK", "python", version)
-    return CheckResult("FAIL", "python", f"is {version}, and {wanted} is needed", f"use python {wanted}")
+    return unmet
 
 
 def _installed(name: str) -> Distribution | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from launcher.core.check_result import CheckResult, any_failed
-from launcher.core.problems import short_repr, suggest
+from launcher.core.problems import suggest
 from launcher.data.files import Files, source_of
 from launcher.data.hub import Hub
 from launcher.data.keys import unread_keys
@@ -15,10 +15,9 @@ from launcher.data.quality import count_repeats, in_both
 from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
 from launcher.preflight.checks.context import Context, SplitRows
-from launcher.spec.data import FEW_ROWS, RefusedRow, Split, asked, is_measured, needs_rollout
+from launcher.spec.data import FEW_ROWS, RefusedRow, Split, is_measured, needs_rollout
 
 MAX_NAMED = 3  # most bad rows that are named
-FEW = 8  # fewer rows may be alike by chance
 
 
 def check(context: Context) -> Iterator[CheckResult]:
@@ -41,7 +40,6 @@ def check(context: Context) -> Iterator[CheckResult]:
         return
     yield from _summarize(context.train, count_repeats(context.train.rows, context.run.algorithm.data))
     yield from unread_keys([*context.train.rows, *context.val.rows])
-    yield from _check_constant(context)
     yield from _check_leaks(context)
     yield from _check_best_metric(context)
     yield from context.lengths.results
@@ -63,20 +61,6 @@ def _check_kind(context: Context) -> Iterator[CheckResult]:
     elif needs == "prompts" and holds == "pairs" and run.reward.cheap and run.reward.uses_ground_truth:
         message = f"the reward compares with a right answer, {clause} pairs, of which none is right or wrong"
         yield CheckResult("FAIL", "data", message, "use algorithm=dpo, data=gsm8k or data=math, or a reward model")
-
-
-def _check_constant(context: Context) -> Iterator[CheckResult]:
-    """Check for prompts, answers or ground truths that are equal in all rows, mostly as the wrong column is read."""
-    rows = context.file_rows
-    fields = (("prompts", "prompt", "data.prompt_key"), ("answers", "response", "data.response_key"),
-              ("right answers", "ground_truth", "data.response_key"))  # fmt: skip
-    for what, name, setting in fields if len(rows) >= FEW else ():
-        first = getattr(rows[0], name)
-        if first and all(getattr(row, name) == first for row in rows):
-            text = asked(rows[0])[-1][1] if name == "prompt" else first
-            message = f"the {what} are the same in every row{'' if context.train.complete else ' that was read'}"
-            fix = f"name the column that holds them ({setting}), or use rows that differ"
-            yield CheckResult("WARN", "data", f"{message}, {short_repr(text, 60)}", fix)
 
 
 def _bad_rows_fix(seen: SplitRows, bad: Sequence[RefusedRow]) -> str:

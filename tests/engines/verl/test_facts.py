@@ -11,6 +11,7 @@ import pytest
 from launch_model import Model
 
 from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
 from launcher.engines.verl import Verl, checks, rows, words
 from launcher.preflight.plan import plan
 
@@ -42,24 +43,29 @@ def named(folder: Path, *typed: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("split", "changed", "missing"),
+    ("split", "changed", "taken"),
     [
-        ("train", {"prompt": "1+1?"}, "prompt[].role"),
-        ("train", {"prompt": [{"from": "human", "value": "1+1?"}]}, "prompt[].role"),
-        ("train", {"reward_model": {"style": "rule"}}, "reward_model.ground_truth"),
-        ("val", {"data_source": None}, "data_source"),
-        ("train", {}, ""),  # it is taken as it is, with its other columns
+        ("train", {"prompt": "1+1?"}, False),
+        ("train", {"prompt": [{"from": "human", "value": "1+1?"}]}, False),
+        ("train", {"reward_model": {"style": "rule"}}, False),
+        ("val", {"data_source": None}, False),
+        ("train", {}, True),  # with its other columns
     ],
 )
-def test_rows_that_verl_cannot_read_are_written_anew(
-    split: str, changed: dict[str, object], missing: str, folder: Path, rows_of: Rows
+def test_files_are_taken_as_they_are_where_verl_can_read_all_of_them(
+    split: str, changed: dict[str, object], taken: bool, folder: Path, rows_of: Rows
 ) -> None:
     file = rows_of(folder, "rows", 3, extra="x", **changed)
-    found = rows.check_files(resolve(grpo(folder, f"data.{split}_files={file}")))
-    assert [one.subject for one in found] == ([f"data.{split}_files"] if missing else [])
-    for one in found:
-        assert f"has no {missing}, which verl reads of each row: all rows are written anew" in one.message
-        assert one.level == "WARN" and one.message.endswith("without extra")
+    found = rows._files_of_verl(resolve(grpo(folder, f"data.{split}_files={file}")))
+    assert (found is not None) == taken and (found is None or found[split] == [file])  # type: ignore[index]
+
+
+def test_files_that_cannot_be_joined_are_refused(folder: Path, rows_of: Rows) -> None:
+    files = [rows_of(folder, name, 8, extra_info={"index": index}) for name, index in (("one", 1), ("other", "1"))]
+    run = resolve(grpo(folder, f"data.train_files=[{','.join(files)}]", "data.train_batch_size=8"))
+    (folder / words.WORK).mkdir()
+    with pytest.raises(Problems, match=r"data\.train_files: cannot be joined: .*int64 vs string.*; use equal types"):
+        rows.provide(run, folder)
 
 
 def test_files_are_linked_only_where_verl_can_read_them(folder: Path, rows_of: Rows) -> None:
@@ -99,7 +105,7 @@ def test_rows_without_a_truth_are_counted_and_what_is_there_is_not_missed(
     unlabelled = rows_of(folder, "open", 20, reward_model={"style": "rule"})
     typed = [f"data.val_files={unlabelled}", f"{ACTOR}.policy_loss.loss_mode=dapo"]
     found = named(folder, *typed, f"{LOOPS}=./train.parquet", f"{TOKENS}=Qwen/Qwen3-0.6B")
-    assert "20 rows have no ground truth" in found["data.val_files"][1]
+    assert "20 rows have no ground truth" in found["data.val_files"][0]
     assert "use vanilla, with clip_ratio_high=0.28" in found["algorithm"][0]
     assert not {LOOPS, TOKENS} & {*found}
     assert not [*checks._missing_paths([f"{LOOPS}={folder}/train.parquet", f"{TOKENS}={folder}"])]

@@ -7,14 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from launch_model import Model
 
 from launcher.config.resolve import resolve, try_resolve
 from launcher.core.check_result import CheckResult
-from launcher.engines.verl import checks, rows
+from launcher.engines.verl import checks
 from launcher.preflight.plan import plan
 
 ACTOR, ROLLOUT, MODEL, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model", "ref"))
@@ -124,26 +122,19 @@ def test_a_model_that_is_not_there_hides_nothing_of_verls_arguments(tmp_path: Pa
     assert {"model.path", f"{ROLLOUT}.mode"} <= places
 
 
-def test_micro_batches_and_files_that_verl_gets_otherwise_are_named(folder: Path, rows_of: Any) -> None:
-    """It wants a divisor, and joins files after Ray has started (rl_dataset.py:180)."""
-    for name, index in (("other", "1"), ("more", 1)):
-        rows_of(folder, name, 8, extra_info={"index": index})
+def test_micro_batches_that_verl_gets_otherwise_are_named(folder: Path) -> None:
+    """It wants a divisor."""
 
-    def typed(size: int, *names: str) -> list[str]:
-        given = [word.format(folder=folder) for word in GRPO if "train_files" not in word]
-        files = ",".join(f"{folder}/{name}.parquet" for name in names)
+    def typed(size: int) -> list[str]:
+        given = [word.format(folder=folder) for word in GRPO]
         given += [f"{ACTOR}.ppo_mini_batch_size=256", f"{ACTOR}.ppo_micro_batch_size_per_gpu={size}"]
-        return ["engine=verl", *given, f"data.train_files=[{files}]"]
+        return ["engine=verl", *given]
 
-    lines = [result.line for result in plan(typed(3, "train", "more", "other")).results]
-    (line,) = [line for line in lines if "another type" in line]
-    assert f"data.train_files: {folder}/other.parquet: extra_info.index is of another type" in line
-    assert "(int64 vs string)" in line
+    lines = [result.line for result in plan(typed(3)).results]
     (line,) = [line for line in lines if "3 does not divide the 160 sequences" in line]
     assert line.endswith("gets 2; use 2 or 4") and any("80 micro-batches an update" in line for line in lines)
-    for size, names in ((4, ["train", "more"]), (400, ["train"])):
-        run = resolve(typed(size, *names))
-        assert not [*rows.check_files(run), *checks._micro_batch_of_verl(run)]
+    for size in (4, 400):
+        assert not [*checks._micro_batch_of_verl(resolve(typed(size)))]
 
 
 def test_rows_of_sft_are_compared_with_one_length(model_folder: Path, tmp_path: Path) -> None:
@@ -164,22 +155,3 @@ def test_rows_of_sft_are_compared_with_one_length(model_folder: Path, tmp_path: 
     filtered = found("data.max_response_length=20", "data.truncation=filter")
     assert filtered["data.max_response_length"].level == "FAIL"  # verl leaves out no rows of SFT
     assert found("data.max_response_length=20", "data.truncation=right")["data.max_response_length"].level == "WARN"
-
-
-THINKING = (  # as that of Qwen3: an answer that ends a conversation is written otherwise than one that is alone
-    "{% for turn in messages %}<|{{ turn.role }}|>{% if turn.role == 'assistant' and loop.last and not loop.first %}="
-    "{% endif %}{{ turn.content }}{% if turn.role == 'assistant' %}<eos>{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def test_a_conversation_that_is_another_one_turn_by_turn(tmp_path: Path) -> None:
-    """multiturn_sft_dataset.py:456, where verl itself says the same of such folders."""
-    Model(random=True, template=THINKING).save(tmp_path / "model")
-    chat = [("user", "1+1?"), ("assistant", "2"), ("user", "2+1?"), ("assistant", "3")]
-    made = [{"messages": [{"role": role, "content": f"{n} {text}"} for role, text in chat]} for n in range(16)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
-    typed = ["engine=verl", "algorithm=sft", "hardware=gpu", f"model={tmp_path}/model", f"data={tmp_path}/rows.jsonl"]
-    results = plan([*typed, "data.train_batch_size=8"]).results
-    (line,) = [one.line for one in results if one.subject == "data.ignore_input_ids_mismatch"]
-    assert f"false, and {tmp_path}/rows.jsonl:1 written turn by turn is not what the chat template writes of it" in line

@@ -151,11 +151,6 @@ CHAT = '[{"role": "user", "content": "1+1=?"}]'
      "FAIL train.jsonl:1: prompt is a conversation written as text; use a list"),
     ([{"frage": f"{n}", "id": n, "antwort": "x"} for n in range(4)], [],
      "rows are bad; use data.prompt_key=frage data.response_key=antwort"),
-    ([{"prompt": "Translate:", "response": str(n)} for n in range(8)], [],
-     "WARN data: the prompts are the same in every row, 'Translate:'; name the column that holds them (data"),
-    ([{"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]}] * 8, [],
-     "WARN data: the prompts are the same in every row, '1+1?'"),
-    ([{"prompt": str(n), "response": "yes"} for n in range(8)], [], "WARN data: the answers are the same in every row"),
     ([{"id": "1", "Question text": "1+1?", "Correct": "2"}], [],
      "data.prompt_key='\"Question text\"' data.response_key=Correct"),
 ])  # fmt: skip

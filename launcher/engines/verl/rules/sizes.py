@@ -50,10 +50,6 @@ def judge_sft(run: BatchSizes, facts: LaunchFacts) -> Results:
     if facts.run.val_rows is not None and run("data.val_files") and facts.run.val_rows // ranks < share:
         got = f"{facts.run.val_rows} rows are no whole batch of {batch}: val/loss is nan"
         yield warns("data.val_files", got, f"use at least {share * ranks} rows", "not-enough")
-    if facts.run.differs_by_turn and not run("data.ignore_input_ids_mismatch"):
-        got = f"{facts.run.differs_by_turn} written turn by turn is not what the chat template writes of it as a whole"
-        fix = "use true, with which the turns are trained on as they are written one by one"
-        yield fails("data.ignore_input_ids_mismatch", f"false, and {got}", fix, "bad-row")
 
 
 def _check_shares(run: BatchSizes) -> Results:
