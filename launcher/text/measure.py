@@ -7,7 +7,7 @@ import re
 import resource
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, RefusedRow, Row
 from launcher.spec.model import Model
-from launcher.text.bounds import EQUAL, FAIL_SHARE, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, WARN_SHARE, Count
+from launcher.text.bounds import EQUAL, FAIL_SHARE, RENDER_BYTES, RENDER_S, SIGN_S, TOKENIZER, TURN_S, WARN_SHARE, Count
 from launcher.text.encoder import (
     CUTS,
     PROBE,
@@ -87,11 +87,11 @@ class Measure:
         return next((text for text in texts if via_class(text).input_ids != from_json(text).input_ids), "")
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
-        results = list(unknown(self.encoder, rows))
+        results = [*dropout(self.encoder), *unknown(self.encoder, rows)]
         if isinstance(self.model, Pretrained):
             folder = tokenizer_folder(Path(weights_of(self.model.path)))
             ends = EndTokens(self.encoder.tokenizer, folder)
-            results += [*ends.beyond_the_model(), *ends.results()]
+            results += [*ends.beyond_the_model(lambda: _trained_ids(self.encoder, rows)), *ends.results()]
             if self.encoder.templated:
                 results += check_template(self.encoder, rows, folder)
             results += ends.report_stops(self.encoder.stop_tokens.ids)
@@ -166,6 +166,13 @@ def _limit_resources(seconds: float, timer: int = signal.ITIMER_PROF) -> Iterato
 # ---- tokenizer
 
 
+def dropout(encoder: Encoder) -> Iterator[CheckResult]:
+    """Check that a text always has the same tokens (BPE dropout, Provilkov et al. 2020, arXiv:1910.13267)."""
+    if share := getattr(encoder.tokenizer.backend_tokenizer.model, "dropout", None):
+        message = f"model.dropout is {share} in its {TOKENIZER}, so that a text has other tokens whenever it is read"
+        yield CheckResult("FAIL", "model.path", message, "set it to null")
+
+
 def unknown(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Check, for prompts and for answers, how much of their text has no token."""
     backend, unk = encoder.tokenizer.backend_tokenizer, encoder.tokenizer.unk_token_id
@@ -188,6 +195,15 @@ def unknown(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
 def _count_visible(text: str) -> int:
     """Number of non-blank characters: some tokenizers leave blanks out of the offsets of their tokens."""
     return len("".join(text.split()))
+
+
+def _trained_ids(encoder: Encoder, rows: Sequence[Row]) -> set[int]:
+    """All token ids that occur in training on these rows."""
+    sides = [side for row in rows for side in (row, with_rejected(row) if row.rejected else row)]
+    encoded = [write(0, side) for side in sides for write in (encoder.demonstration, encoder.prompt)]
+    return {
+        number for tokens in encoded if isinstance(tokens, Tokens) for each in tokens.sequences for number in each.ids
+    }
 
 
 def _collect_texts(rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -222,16 +238,16 @@ class EndTokens:
         """The token of an id, "None" where the tokenizer has none: a file may name any number."""
         return shortened(str(self.tokens.get(number)))
 
-    def beyond_the_model(self) -> Iterator[CheckResult]:
-        """Check for ids that the model has no embedding for. Added tokens that end nothing may have such ids: Gemma 3's
-        text models have one for images."""
+    def beyond_the_model(self, produced: Callable[[], set[int]]) -> Iterator[CheckResult]:
+        """Check for ids that the model has no embedding for. Added tokens that no row produces may have such ids: Gemma
+        3's text models have one for images."""
         tokenizer, size = self.tokenizer, (config.read(self.folder) or {}).get("vocab_size")
         beyond = {number for number in self.tokens if type(size) is int and number >= size}
         if not beyond:
             return
         ends = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
         ordinary = beyond - set(tokenizer.added_tokens_decoder)  # vocabulary tokens, which any text may contain
-        if reachable := ordinary or beyond & ends:
+        if reachable := ordinary or beyond & ends or beyond & produced():
             message = f"the tokenizer of {self.folder} makes ids up to {max(beyond)}, and the model knows {size}"
             message += f" ({self.name(max(reachable))!r} has {max(reachable)})"
             yield CheckResult("FAIL", "model.path", message, "use the tokenizer that the model was trained with")

@@ -78,3 +78,11 @@ def test_the_share_of_a_text_that_has_tokens(text: str, share: str | None) -> No
     found = [*measure.unknown(encoder, [Row("t:1", "a", text)])]
     assert [each.message.split()[0] for each in found] == ([share] if share else [])
     assert all("of the text of the answers" in each.message for each in found)
+
+
+def test_ids_that_training_takes_are_those_of_both_answers(tmp_path: Path) -> None:
+    asked = measured(tmp_path / "small", {})
+    letters = asked.encoder.tokenizer.get_vocab()
+    ids = measure._trained_ids(asked.encoder, [Row("t:1", "a", "b", rejected="c")])
+    assert {letters[sign] for sign in ("a", "b", "c", "<|user|>", "<|assistant|>", "<eos>")} == ids
+    assert letters["c"] not in measure._trained_ids(asked.encoder, [Row("t:1", "a", "b")])

@@ -25,7 +25,7 @@ from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import Message, Row
 from launcher.text import measure, process
 from launcher.text.encoder import Encoder
-from launcher.text.tokenizer import load_tokenizer
+from launcher.text.tokenizer import character_tokenizer, load_tokenizer
 
 SIZES = ["data.max_prompt_length=64", "data.max_response_length=32", "data.train_batch_size=4"]
 
@@ -123,7 +123,7 @@ def test_limits_are_not_applied_and_added_tokens_beyond_the_embedding_may_lie_id
         "OK lengths train: prompts of at most 7 and responses of at most 2 tokens",
     ]
     config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": "<image>"}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": turns("<image>" + CONTENT)}))
     assert "FAIL model.path: the tokenizer of" in lines(folder)[0] and "('<image>' has 92)" in lines(folder)[0]
 
 
@@ -257,3 +257,11 @@ def test_long_conversations_may_take_a_template_long(folder: Path, monkeypatch: 
     talk = tuple(Message(role, "1") for _ in range(20) for role in ("user", "assistant"))
     with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
         assert text.lengths([Row("t:1", talk)], "answers") == [(4, 116, 1)]
+
+
+def test_a_tokenizer_that_draws_its_tokens_is_refused() -> None:
+    tokenizer = character_tokenizer("ab")
+    merging = {"a": 0, "b": 1, "ab": 2}
+    tokenizer._tokenizer = Tokenizer(models.BPE(merging, [("a", "b")], dropout=0.5))
+    (found,) = measure.dropout(Encoder(tokenizer, Files()))
+    assert found.level == "FAIL" and "model.dropout is 0.5" in found.line and "set it to null" in found.line
