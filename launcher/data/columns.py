@@ -20,7 +20,7 @@ from launcher.data import parquet_layout
 from launcher.data.files import Files
 from launcher.data.formats import READ_KEYS, needs_each_row
 from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES, solved_question
-from launcher.data.reader import Block, Chunk
+from launcher.data.reader import Block, Chunk, RowBatch
 from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_row
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow
@@ -39,9 +39,7 @@ Cells = dict[str, pa.Array]
 def convert_columns(chunk: Chunk, files: Files, kind: Kind, name: str) -> pa.Table | None:
     """The columns to write, without extra_info; None where the rows must be converted one by one. A null column has no
     type."""
-    if kind == "mixed" or files.format in ("hh", "math") or not isinstance(chunk, Block):
-        return None
-    table = _table_of_lines(chunk)
+    table = None if kind == "mixed" or files.format in ("hh", "math") else _table_of(chunk)
     if table is None or not len(table) or not _is_sound(table):
         return None
     try:
@@ -56,6 +54,19 @@ def convert_columns(chunk: Chunk, files: Files, kind: Kind, name: str) -> pa.Tab
         return None
     schema = parquet_layout.schema(kind, pa.string())
     return pa.table({field.name: _fill(values[field.name], field.type, cells, len(table)) for field in schema})
+
+
+def _table_of(chunk: Chunk) -> pa.Table | None:
+    """All rows of a chunk as a table; None where the chunk is not columnar, or not all rows can be read so."""
+    if isinstance(chunk, Block):
+        return _table_of_lines(chunk)
+    if not isinstance(chunk, RowBatch):
+        return None
+    table = pa.Table.from_batches([chunk.columns])
+    for index, column in enumerate(table.schema):
+        if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+            table = table.set_column(index, column.name, table[column.name].cast(pa.string()))
+    return table
 
 
 def _table_of_lines(block: Block) -> pa.Table | None:

@@ -1,8 +1,8 @@
 """The only reader of row files: JSON lines, a JSON array, CSV or TSV (each also gzip), and parquet.
 
 Reading raises nothing, whatever a file holds: a row that cannot be used comes out as `RefusedRow` with its place and
-the reason, and memory stays bounded. Rows come in chunks. A `Block` of plain columns is converted by `columns` without
-looking at each row.
+the reason, and memory stays bounded. Rows come in chunks. A `Block` or a `RowBatch` of plain columns is
+converted by `columns` without looking at each row.
 """
 
 from __future__ import annotations
