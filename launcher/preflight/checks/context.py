@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from launcher.spec.run import RunSpec, Trainer
 MAX_ROWS = 50_000  # rows of a split that a plan reads; rlrun data check reads all
 MAX_BYTES = 20_000_000  # of their texts, as UTF-8
 ROOT = "trainer.run_root"
+INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control characters, right-to-left marks, half surrogates
 
 
 @dataclass
@@ -222,10 +224,20 @@ def folder_of(run: RunSpec) -> Path:
     return root_of(run) / trainer.project_name / (trainer.experiment_name or f"{run.label}-N")
 
 
+def _name_problems(root: str) -> list[Problem]:
+    """Why nothing can be a folder of that name."""
+    if invisible := [letter for letter in root if unicodedata.category(letter) in INVISIBLE]:
+        got = f"contains the invisible character {invisible[0]!a}"
+        return [Problem(ROOT, got, "use letters, digits and punctuation")]
+    if re.match(r"[a-z0-9+.-]+://", root):
+        return [Problem(ROOT, f"{root!r} is an address, not a folder", "use a folder, such as one mounted there")]
+    return []
+
+
 def folder_problems(trainer: Trainer) -> list[Problem]:
     """Why the run's folder cannot be made or used."""
-    if re.match(r"[a-z0-9+.-]+://", root := trainer.run_root):
-        return [Problem(ROOT, f"{root!r} is an address, not a folder", "use a folder, such as one mounted there")]
+    if problems := _name_problems(trainer.run_root):
+        return problems
     shown = Path(trainer.run_root) / trainer.project_name / (trainer.experiment_name or "")
     try:
         folder = shown.expanduser().absolute()
