@@ -36,7 +36,7 @@ def show_bytes() -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def show_download() -> Iterator[Callable[[Progress], None]]:
-    """The callback that shows a download's progress, and notes on what it waits for."""
+    """The callback that shows a download's progress, and notes on failures that are retried."""
     with show_bytes() as show:
 
         def watch(progress: Progress) -> None:

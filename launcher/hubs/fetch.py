@@ -25,6 +25,10 @@ from launcher.hubs.progress import OnProgress, ProgressBoard, Stopped
 from launcher.hubs.repo import Kind, Listing, RemoteFile, Source, check_repo
 
 HUBS = {"huggingface": huggingface, "modelscope": modelscope}
+ATTEMPTS = 3
+"""Per file. The clients retry too, but Hugging Face's not after a 5xx, ModelScope's not after a lost connection."""
+RETRY_S = 1.0
+"""Seconds before the second attempt; it doubles with each one."""
 _POLL_S = 0.1
 _STOP_S = 1.0  # a thread that waits for the network ends later, and gives no file its name any more
 
@@ -162,7 +166,16 @@ class _Transfer:
         if os.path.lexists(target) and file.path not in self.replaces:
             got, fix = "is there already and is another file", "move it, or use another folder"
             raise Problems(Problem(str(target), got, fix, "bad-file"))
-        staged, sha256 = self._download(file)
+        for attempt in range(ATTEMPTS):
+            try:
+                staged, sha256 = self._download(file)
+                break
+            except Problems as refused:
+                unreachable = all(problem.code == "not-reachable" for problem in refused.problems)
+                if attempt + 1 == ATTEMPTS or not unreachable:
+                    raise
+                self.board.note(f"{refused.lines[0].split(';')[0]}; trying again")
+                self.board.stopping.wait(RETRY_S * 2**attempt)
         target = self._target(file)
         target.parent.mkdir(parents=True, exist_ok=True)
         fsync_path(staged)

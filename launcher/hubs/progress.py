@@ -22,7 +22,7 @@ class Progress:
     bytes_per_s: float
     """Mean rate from the network since the download began."""
     notes: tuple[str, ...]
-    """Lines on what it waits for, since the last call."""
+    """Lines on attempts that failed and are repeated, since the last call."""
 
 
 def import_tqdm_disabled() -> None:

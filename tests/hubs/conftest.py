@@ -41,6 +41,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
             monkeypatch.setattr(f"modelscope_hub._download.DOWNLOAD_{name}", value)
         monkeypatch.setattr("modelscope_hub._legacy_api.DOWNLOAD_TIMEOUT", 1)
         monkeypatch.setattr("modelscope_hub._download.DOWNLOAD_INTEGRITY_RETRY_BACKOFF", 0.01)
+        monkeypatch.setattr("launcher.hubs.fetch.RETRY_S", 0.01)
         yield hub
         set_default_config(None)
 
