@@ -78,18 +78,16 @@ def phases(view: Mock) -> list[str]:
 def test_gsm8k_is_prepared_by_its_name_from_either_hub_and_fetched_once(place: Any, source: str) -> None:
     made = rlrun("prepare", "gsm8k", f"data.source={source}")
     assert (made["kind"], made["rows"], made["refused"]) == ("prompts", {"train": 4, "val": 1}, 0)
-    assert list(Path().glob(f"**/raw/{source}/openai/gsm8k/"))
+    assert all(f"/raw/{source}/openai/gsm8k/" in file for file in made["sources"])
     [row, *_] = rows(made["folder"], "prompts")
     asked = 'Let\'s think step by step and output the final answer after "####".'
     assert row.prompt == (Message("user", f"0+1? {asked}"),)
     assert (row.ground_truth, row.data_source, row.ability) == ("1", "openai/gsm8k", "math")
     assert made["folder"] == "gsm8k" and not any("socratic" in path for path in place.sent)
     sent = place.total
-    for out, named in enumerate((["gsm8k"], ["openai/gsm8k"], ["openai/gsm8k", "--for", "prompts"])):  # as a plan says
-        again = rlrun("prepare", *named, f"data.source={source}", "--out", f"again-{out}")
-        assert again["rows"] == {"train": 4, "val": 1}
-    answers = rlrun("prepare", "gsm8k", "--for", "answers", f"data.source={source}", "--out", "answers")
-    assert answers["kind"] == "answers"
+    for named in (["gsm8k"], ["openai/gsm8k"], ["openai/gsm8k", "--for", "prompts"]):  # as a plan says to type
+        assert rlrun("prepare", *named, f"data.source={source}")["rows"] == {"train": 4, "val": 1}
+    assert rlrun("prepare", "gsm8k", "--for", "answers", f"data.source={source}")["kind"] == "answers"
     assert place.total == sent  # the files are here
 
 
