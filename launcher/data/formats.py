@@ -41,7 +41,7 @@ from launcher.core.problems import short_repr, suggest
 from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, objects_of, propose_keys, refuse_unlearned
 from launcher.data.rows import UnfitRow, expect, json_value, truth_of, type_name
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text
+from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
@@ -327,7 +327,10 @@ def _with_template_args(row: Row, values: ReadKeys) -> Row:
     if tools := objects_of("tools", others.get("tools")):
         args["tools"] = tools
     kwargs = json_value("chat_template_kwargs", others.get("chat_template_kwargs"), dict, "an object") or {}
-    args |= kwargs
+    try:
+        args |= template_args_of(kwargs)
+    except ValueError as error:
+        raise UnfitRow(f"chat_template_kwargs: {error}") from error
     prompt = _with_system(others, row.prompt)
     values.read |= others.read
     return replace(row, prompt=prompt, template_args=args)

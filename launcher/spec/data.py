@@ -11,7 +11,7 @@ from hashlib import blake2b, sha256
 from itertools import islice
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from launcher.core.settings import AtLeastOne, ReadOnlyWith, Share, settings
 from launcher.spec.algorithm import Kind
@@ -29,6 +29,21 @@ ENDINGS = (*_TEXTS, *(f"{ending}.gz" for ending in _TEXTS), ".parquet")
 IMITATED = ReadOnlyWith(
     "run.algorithm.data", "answers", fix="algorithm=sft", why="the algorithm does not learn from demonstrations"
 )
+
+
+RESERVED = frozenset({
+    "conversation", "messages", "tokenize", "add_generation_prompt", "continue_final_message", "chat_template",
+    "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+})  # fmt: skip
+"""Arguments of apply_chat_template that control its output, and are not variables of a template."""
+
+
+def template_args_of(args: dict[str, Any]) -> dict[str, Any]:
+    """Arguments for a chat template. Raises `ValueError` for one that its caller sets (RESERVED)."""
+    if reserved := sorted(RESERVED & args.keys()):
+        raise ValueError(f"{reserved[0]} is decided where the template is used; leave it out")
+    return args
 
 
 @dataclass(frozen=True)
@@ -177,9 +192,11 @@ class Dataset(Part, ABC):
     chat_template: Literal["auto", "never"] = "auto"
     """`auto` formats prompts with the tokenizer's chat template if it has one; a plain text then becomes the user's
     turn."""
-    template_args: Annotated[dict[str, Any], ReadOnlyWith("chat_template", "auto", fix="data.chat_template=auto")] = (
-        field(default_factory=dict)
-    )
+    template_args: Annotated[
+        dict[str, Any],
+        AfterValidator(template_args_of),
+        ReadOnlyWith("chat_template", "auto", fix="data.chat_template=auto"),
+    ] = field(default_factory=dict)
     """Arguments of the chat template, wherever it writes: `data.template_args={enable_thinking: false}`. Those of a row
     (`chat_template_kwargs`) come before them."""
     loss_on: Annotated[Literal["all", "last"], IMITATED] = "all"

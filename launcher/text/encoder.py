@@ -300,8 +300,8 @@ class Encoder:
         turns = [turn if turn.keys().isdisjoint(REASONING) else self._adapt_reasoning(turn) for turn in turns]
         if self._takes_parts:
             turns = [with_parts(turn) for turn in turns]
-        write = self.tokenizer.apply_chat_template
-        return try_call(lambda: write(turns, tokenize=False, add_generation_prompt=open_answer, **args), TEMPLATE)
+        write = partial(self.tokenizer.apply_chat_template, turns, tokenize=False, add_generation_prompt=open_answer)
+        return try_call(partial(write, **args), TEMPLATE)
 
     @cached_property
     def _takes_parts(self) -> bool:

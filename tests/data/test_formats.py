@@ -254,6 +254,8 @@ def test_what_the_chat_template_reads_is_carried(kind: Any, values: dict[str, An
     for nothing in (None, [], "", "[]"):
         plain = to_row("x:1", {**values, "tools": nothing}, kind)
         assert isinstance(plain, Row) and not plain.template_args
+    reserved = "chat_template_kwargs: add_generation_prompt is decided where the template is used; leave it out"
+    assert to_row("x:1", {**values, "chat_template_kwargs": {"add_generation_prompt": True}}, kind) == reserved
     for bad, got in (({"a": 1}, "object"), ('{"a": 1}', "object"), ("[1", "text that is no JSON")):
         assert to_row("x:1", {**values, "tools": bad}, kind) == f"tools is {got}; it must be a list of objects"
 

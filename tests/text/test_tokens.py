@@ -241,14 +241,6 @@ def test_arguments_of_the_template_hold_wherever_it_writes() -> None:
     assert good(plain.demonstration(0, own)) == good(thinks.demonstration(0, made))
 
 
-@pytest.mark.parametrize("name", ["tokenize", "add_generation_prompt", "conversation"])
-def test_an_argument_that_is_none_of_the_template_is_refused(name: str) -> None:
-    refused = encoder(chat_tokenizer(SWITCH)).prompt(0, replace(row("a"), template_args={name: True}))
-    assert isinstance(refused, RefusedRow)
-    assert refused.reason.startswith("the chat template fails: TypeError: ")
-    assert f"multiple values for argument '{name}'" in refused.reason.replace("keyword ", "")
-
-
 CALLING = CHATML.replace(
     "{{ message.content }}",
     "{{ message.content }}{% for call in message.tool_calls %}<call>{{ call.function.name }}"
