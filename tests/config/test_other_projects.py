@@ -51,26 +51,22 @@ def words_of(meaning: Translation) -> Iterator[list[str]]:
     values = [value for value in meaning.values or () if value != "*"]
     if not values or "*" in (meaning.values or ()):
         name = meaning.ours[0] if meaning.ours else ""
-        values += (
-            CONVERTED.get(meaning.convert, [])
-            if meaning.convert
-            else [VALUES.get(meaning.use) or VALUES.get(name) or default_of(name)]
-        )
+        values += CONVERTED.get(meaning.convert, []) if meaning.convert else [VALUES.get(name) or default_of(name)]
     for value in values:
         yield convert(meaning, value, situation) or []
 
 
 CONVERTED = {
-    "modules": ["all", "q_proj,v_proj"], "bf16": ["true", "full", "bf16"],
-    "algorithm": ["gae", "grpo", "gspo", "true"], "clip": ["0.1"],
+    "dataset": ["data.jsonl", "owner/name"], "modules": ["all", "q_proj,v_proj"], "bf16": ["true", "full", "bf16"],
+    "algorithm": ["gae", "grpo", "gspo", "true"], "clip": ["0.1"], "betas": ["0.95"],
+    "lora": ["true", "32"], "lora_twice": ["lora", "32"], "functions": ["owner/name"],
     "one_key": ["[p]"], "one_response_key": ["[r]"],
     "warmup": ["10", "0.1"],
-    **{name: ["8"] for name in ("lora", "lora_megatron", "gpus")},
+    **{name: ["8"] for name in ("lora_verl", "lora_peft", "gpus")},
     **{name: ["10", "0.1"] for name in ("save_every", "test_every")},
 }  # fmt: skip
 VALUES = {
     "algorithm": "grpo", "data.train_files": "x.jsonl", "data.val_files": "x.jsonl", "reward.name": "score",
-    "data.repo": "owner/name", "optim.betas=[{},0.999]": "0.95", "optim.betas=[0.9,{}]": "0.95",
     "reward.kwargs": "{a:1}", "cluster.address": "host:1", "trainer.best_metric": "val/loss", "reward.memory_mb": "512",
     "trainer.max_tokens_per_gpu": "4096", "hardware.n_gpus_per_node": "2", "sampler.gpu_memory_utilization": "0.5",
     "model.path": "owner/name", "model.revision": "main", "model.trust_remote_code": "false", "data.prompt_key": "p",
@@ -78,7 +74,7 @@ VALUES = {
     "sampler.tensor_parallel_size": "1",
     "sampler.max_model_len": "4096", "trainer.experiment_name": "x", "algorithm.clip_ratio_c": "3.0",
 }  # fmt: skip
-"""Values of settings that have no default, or for which it says nothing, and of what is typed for a part of one."""
+"""Values of settings that have no default, or for which it says nothing."""
 
 
 def default_of(name: str) -> str:
@@ -190,11 +186,10 @@ EXACT = [
     ("epsilon=0.1", "epsilon: is TRL's name; use algorithm.clip_ratio_low=0.1 algorithm.clip_ratio_high=0.1"
                     " (both sides of the range)"),
     ("model_name_or_path=~/x", "model_name_or_path: is TRL's name; use model=hf 'model.path=\"~/x\"'"),
-    ("adam_beta2=0.95", "adam_beta2: is Hugging Face's name; use 'optim.betas=[0.9,0.95]'"
-                        " (both are one list)"),  # quoted for every shell
+    ("adam_beta2=0.95", "adam_beta2: is Hugging Face's name; use 'optim.betas=[0.9,0.95]'"),  # quoted for every shell
     ("dataset=alpaca_en_demo", "dataset: is LLaMA-Factory's name; use data=files data.train_files=FILE"),
-    ("dataset=a/train.TSV", "dataset: is LLaMA-Factory's name; use data=a/train.TSV"),
-    ("dataset=train.csv.gz", "dataset: is LLaMA-Factory's name; use data=train.csv.gz"),
+    ("dataset=a/train.TSV", "dataset: is LLaMA-Factory's name; use data=files data.train_files=a/train.TSV"),
+    ("dataset=train.csv.gz", "dataset: is LLaMA-Factory's name; use data=files data.train_files=train.csv.gz"),
     ("dataset=math_10k", "dataset: is LLaMA-Factory's name; did you mean data=math?"),
     ("actor_rollout_ref.actor.ppo_micro_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size: is verl's name;"
      " use trainer.micro_batch_size_per_gpu=ROWS (ours is of one process, theirs of all)"),
@@ -202,10 +197,9 @@ EXACT = [
     ("actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space=4",
      "actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space: actor_rollout_ref.rollout.engine_kwargs is verl's name;"
      " rlrun sets that up for vLLM by itself; leave it out"),
-    ("reward_funcs=my.rewards.score", "reward_funcs: is TRL's name; use reward=python reward.path=FILE.py"
-     " reward.name=my.rewards.score (a function of your own has verl's signature:"
-     " compute_score(data_source, solution_str, ground_truth);"
-     " several are reward=weighted with reward.parts={NAME:WEIGHT,NAME:WEIGHT})"),
+    ("reward_funcs=my.rewards.score", "reward_funcs: is TRL's name; use reward=python reward.path=my/rewards.py"
+     " reward.name=score (a function of your own has verl's signature:"
+     " compute_score(data_source, solution_str, ground_truth))"),
     # only a known group before a name leaves its meaning
     ("rollout.temperature=0.7", "rollout.temperature: actor_rollout_ref.rollout.temperature is verl's name;"
                                 " use sampler.temperature=0.7"),
@@ -258,7 +252,7 @@ def test_what_is_wrong_for_a_run_is_not_suggested_for_it() -> None:
     found = try_resolve(["model=tiny", "data=reverse", "sampler.n=4", "beta=0.1", "--lora_r", "16"])
     assert [problem.fix for problem in found.problems[:2]] == [
         "use algorithm.beta=0.1 (of algorithm=dpo, gspo_selfplay)",
-        "use model.lora_rank=16 (TRL's model.lora_alpha is 32 by default)",
+        "use model.lora_rank=16 model.lora_alpha=32 (with TRL's model.lora_alpha=32 where none is typed)",
     ]  # fmt: skip
     assert [problem.where for problem in found.problems[2:]] == ["algorithm"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from launcher.config.names.table import Translation, table
+from launcher.config.names.values import words_of_value
+from launcher.core.files import conf_dir
+from launcher.core.overrides import literal
 
 _PLACEHOLDER = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
@@ -135,14 +139,15 @@ def _bf16(value: str, run: RunContext) -> list[str] | None:
 # ---- adapters
 
 
-def _lora(value: str, run: RunContext, *, alpha: int) -> list[str] | None:
-    """The rank, and where no alpha is typed, verl's default."""
-    rank = _whole_number(value)
-    if rank is None:
-        return [] if is_off(value) else None
-    words = [f"model.lora_rank={rank}"]
-    if rank > 0 and not any(name in run.given for name in names_of("model.lora_alpha")):
-        words.append(f"model.lora_alpha={alpha}")
+def _lora(value: str, run: RunContext, *, rank: int, alpha: int, scale_by_rank: bool = False) -> list[str] | None:
+    """The rank, and where no alpha is typed, the project's default: `alpha`, times the rank with `scale_by_rank`."""
+    plain = _normalize(value)
+    requested = rank if plain in ("true", "yes", "on", "lora") else _whole_number(plain)
+    if requested is None:
+        return [] if is_off(plain) or plain == "full" else None
+    words = [f"model.lora_rank={requested}"]
+    if requested > 0 and not any(name in run.given for name in names_of("model.lora_alpha")):
+        words.append(f"model.lora_alpha={alpha * requested if scale_by_rank else alpha}")
     return words
 
 
@@ -189,6 +194,19 @@ def _clip(value: str, run: RunContext) -> list[str]:
     return [f"algorithm.clip_ratio_low={low}", f"algorithm.clip_ratio_high={high}"]
 
 
+def _dataset(value: str, run: RunContext) -> list[str]:
+    """The data: files, a hub's dataset, or a choice."""
+    name = value.strip("'\"")
+    is_choice = re.fullmatch(r"[\w.-]+", name)
+    if is_choice and (conf_dir() / "data" / f"{name}.yaml").is_file():  # also where a folder has its name
+        return [f"data={name}"]
+    return words_of_value("data", name) or ([f"data={value}"] if is_choice else ["data=files", "data.train_files=FILE"])
+
+
+def _betas(value: str, run: RunContext) -> list[str]:
+    return [f"optim.betas=[{run.given.get('adam_beta1', '0.9')},{run.given.get('adam_beta2', '0.999')}]"]
+
+
 def _steps(value: str, run: RunContext, setting: str) -> list[str]:
     """A number of steps; for a fraction of all steps the user has to say how many these are."""
     steps = _whole_number(value)
@@ -200,6 +218,27 @@ def _warmup(value: str, run: RunContext) -> list[str]:
     return [] if (number(value) or 1) < 0 or is_off(value) else _steps(value, run, "optim.lr_warmup_steps")
 
 
+def _reward_functions(value: str, run: RunContext) -> list[str] | None:
+    """The user's own reward function, also by its module, a reward model or a service; None for a list of several."""
+    name = value.strip("'\"")
+    if name.startswith("["):
+        return None
+    if name == "accuracy_reward":  # TRL's own
+        return ["reward=math"]
+    if words := words_of_value("reward", name):
+        return words
+    module, _, function = name.rpartition(".")
+    return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
+
+
+def _template_args(value: str, run: RunContext) -> list[str]:
+    """Template arguments; JSON is rewritten, as Hydra does not accept quotes around names."""
+    try:
+        return [f"data.template_args={literal(json.loads(value))}"]
+    except ValueError:
+        return [f"data.template_args={value}"]
+
+
 def _one_key(value: str, run: RunContext, setting: str) -> list[str] | None:
     """The setting with the one name of a list; None where the list has several."""
     name = value.strip("[]'\" ")
@@ -208,8 +247,11 @@ def _one_key(value: str, run: RunContext, setting: str) -> list[str] | None:
 
 RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "gpus": _gpus, "bf16": _bf16,
-    "lora": partial(_lora, alpha=16), "lora_megatron": partial(_lora, alpha=32),
-    "lora_alpha": _lora_alpha, "modules": _modules, "algorithm": _algorithm, "clip": _clip, "warmup": _warmup,
+    "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, scale_by_rank=True),
+    "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
+    "lora_alpha": _lora_alpha, "modules": _modules, "algorithm": _algorithm, "clip": _clip, "dataset": _dataset,
+    "betas": _betas, "warmup": _warmup,
+    "functions": _reward_functions, "template_args": _template_args,
     "one_key": partial(_one_key, setting="data.prompt_key"),
     "one_response_key": partial(_one_key, setting="data.response_key"),
     "save_every": partial(_steps, setting="trainer.save_freq"),
