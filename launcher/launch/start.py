@@ -127,16 +127,22 @@ def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = 
     same_length = all(getattr(requested.trainer, name) == getattr(stored, name) for name in LENGTH)
     steps = (state.steps or None) if same_length else requested.trainer.total_training_steps
     if not same_length:
-        _check_end(requested, supervise.step_of(checkpoint))
+        notes += _length_notes(requested, state, supervise.step_of(checkpoint))
     return GoingOn(requested, run, state, checkpoint, faults, steps, notes)
 
 
-def _check_end(run: RunSpec, done: int) -> None:
-    """Raises `Problems` where the run is past its new end."""
-    steps = run.trainer.total_training_steps
+def _length_notes(run: RunSpec, state: RunState, done: int) -> list[str]:
+    """Notes on what another length changes. Raises `Problems` where the run is past the new end."""
+    steps, optim = run.trainer.total_training_steps, run.optim
     if steps is not None and steps < done:
         fix = f"use more than {done}, or --from an earlier checkpoint"
         raise Problems(Problem("trainer.total_training_steps", f"got {steps}, and the run is at step {done}", fix))
+    if optim.lr_scheduler_type == "constant":
+        return []
+    return [
+        f"the {optim.lr_scheduler_type} learning rate now falls until step {steps or 'the last'}, before until "
+        f"{state.steps or 'the last'}: after step {done} it jumps to its place on the longer curve"
+    ]
 
 
 def resume(

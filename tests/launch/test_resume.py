@@ -67,7 +67,7 @@ def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:
     assert start.to_resume(done, []).is_done, "as before"
 
 
-def test_a_spec_changed_by_hand_is_refused(done: Folder) -> None:
+def test_a_spec_changed_by_hand_is_refused_and_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
     done.spec.write_text(done.spec.read_text().replace("lr_scheduler_type: constant", "lr_scheduler_type: cosine"))
     with pytest.raises(Problems) as refused:
         start.to_resume(done, [])
@@ -75,6 +75,8 @@ def test_a_spec_changed_by_hand_is_refused(done: Folder) -> None:
     lock = json.loads(done.lock.read_text())
     done.lock.write_text(json.dumps({**lock, "spec": [sha256(done.spec)]}))
     assert start.to_resume(done, []).notes == []
+    (note,) = start.to_resume(done, ["trainer.total_training_steps=8"]).notes
+    assert note.startswith("the cosine learning rate now falls until step 8, before until 6: after step 6 it jumps")
 
 
 def test_where_every_checkpoint_is_damaged_nothing_is_started(done: Folder) -> None:

@@ -74,6 +74,7 @@ def build_training(
     load_device = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
     model = load_model(run.model, run.seed, load_device, checkpoint and checkpoint / POLICY, mixed=mixed)
     parallel.shard(model)
+    _check_length(run, model)
     encoder = Encoder(model.tokenizer, run.data)
     model.stop_at(encoder.stop_tokens.ids)
     rows, held_out = _read_splits(run, encoder, folder / "refused.jsonl")
@@ -173,3 +174,12 @@ def _read_splits(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, R
     if problems := log.problems(run.data.on_bad_row):
         raise Problems(problems)
     return train, val
+
+
+def _check_length(run: RunSpec, model: CausalLM) -> None:
+    """Raises `Problems` where a sequence may be longer than the model's positions."""
+    longest = run.max_sequence_length
+    positions = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
+    if positions and longest > positions:
+        got = f"prompt and answer may take {longest} tokens, and the model has {positions} positions"
+        raise Problems(Problem("data.max_response_length", got, f"use a sum of at most {positions}"))
