@@ -19,7 +19,7 @@ from launcher.config.names import verl
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult
 from launcher.core.overrides import argument, key_of
-from launcher.core.problems import Problem, conflict
+from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
 from launcher.data.files import Files
 from launcher.engines.verl import memory, saved, words
@@ -33,7 +33,7 @@ from launcher.spec.run import Optim, RunSpec
 
 TAKEN = {
     "trainer.resume_mode": "leave it out; rlrun train --resume RUN goes on",
-    "trainer.resume_from_path": "merge it with verl.model_merger, and use model=FOLDER",
+    "trainer.resume_from_path": "use engine.resume_from_path",
     "trainer.default_local_dir": "leave it out; trainer.run_root is the folder of runs",
     "trainer.validation_data_dir": "leave it out; answers are in the run's folder",
     "trainer.rollout_data_dir": "leave it out; trainer.log_groups logs answers",
@@ -55,6 +55,9 @@ class Verl(Engine):
     """How weights, gradients and optimizer states are sharded over the GPUs."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of verl's processes."""
+    resume_from_path: str | None = None
+    """A checkpoint that verl wrote outside of rlrun, `.../global_step_100`: the run begins with its weights, optimizer
+    and step."""
     extra: Names = ()
     """Further arguments for verl, in its own words, such as `actor_rollout_ref.rollout.enable_chunked_prefill=false`;
     they are checked against verl's config, and come last. Typed without `engine.extra=` they come here, too."""
@@ -85,6 +88,10 @@ class Verl(Engine):
             key = key_of(typed)
             if fix := TAKEN.get(key):
                 yield Problem("engine.extra", f"{key} is set by rlrun", fix, "conflicting-settings")
+        path = self.resume_from_path
+        if path is not None and not saved.is_checkpoint_name(path):
+            got = f"{short_repr(path)} does not end with global_step_N, as verl's checkpoints do"
+            yield Problem("engine.resume_from_path", got, "use the folder of one step")
 
     def _unknown_parts(self, run: RunSpec) -> Iterator[Problem]:
         """Algorithms, models, rewards and hardware that verl cannot use."""
@@ -128,7 +135,9 @@ class Verl(Engine):
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
 
     def with_absolute_paths(self) -> Self:
-        return replace(self, extra=tuple(map(_with_absolute_path, self.extra)))
+        path = self.resume_from_path
+        return replace(self, extra=tuple(map(_with_absolute_path, self.extra)),
+                       resume_from_path=path and os.path.abspath(os.path.expanduser(path)))  # fmt: skip
 
     def memory(self, run: RunSpec) -> Memory | None:
         return memory.memory(run, self)

@@ -34,6 +34,10 @@ _FOLDER = re.compile(r"global_step_([0-9]{1,12})")
 _SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,6})_rank_([0-9]{1,6})\.pt")
 
 
+def is_checkpoint_name(path: str) -> bool:
+    return _FOLDER.fullmatch(Path(path).name) is not None
+
+
 def folders(root: Path) -> list[tuple[int, Path]]:
     """The steps and folders of verl's checkpoints in `root`, newest first; nothing is verified."""
     steps = [(int(match[1]), path) for path in (root.iterdir() if root.is_dir() else ()) if path.is_dir()

@@ -66,7 +66,7 @@ def arguments(run: RunSpec, engine: Verl, folder: Path, start: int = 0) -> list[
         **_adapters(run, engine),
         **_length(run),
         **_paths(run, folder),
-        **_resume(folder, start),
+        **_resume(folder, start, engine.resume_from_path),
         "trainer.logger": ("console", "file"),
     }
     if run.algorithm.sampled:
@@ -257,11 +257,12 @@ def _paths(run: RunSpec, folder: Path) -> Section:
     return settings
 
 
-def _resume(folder: Path, start: int) -> Section:
-    """Resume from the run's checkpoint of step `start`, if that is not 0."""
-    if not start:
+def _resume(folder: Path, start: int, external_path: str | None) -> Section:
+    """Resume from the run's checkpoint of step `start`; at step 0, from another program's checkpoint, if any."""
+    path = str(state_folder(folder, start)) if start else external_path
+    if path is None:
         return {"trainer.resume_mode": "disable"}
-    return {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(state_folder(folder, start))}
+    return {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": path}
 
 
 def state_folder(folder: Path, step: int) -> Path:

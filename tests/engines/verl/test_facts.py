@@ -110,8 +110,9 @@ def test_rows_without_a_truth_are_counted_and_what_is_there_is_not_missed(
     assert not {LOOPS, TOKENS} & {*found}
     assert not [*checks._missing_paths([f"{LOOPS}={folder}/train.parquet", f"{TOKENS}={folder}"])]
     others = (f"++{LOOPS}=train.parquet", f"{TOKENS}=Qwen/Qwen3-0.6B", "critic.optim.lr=1e-5")
-    there = Verl(extra=others).with_absolute_paths()
+    there = Verl(extra=others, resume_from_path="global_step_3").with_absolute_paths()
     assert there.extra == (f"++{LOOPS}={folder}/train.parquet", *others[1:])
+    assert there.resume_from_path == f"{folder}/global_step_3"
     assert there.with_absolute_paths() == there
 
 

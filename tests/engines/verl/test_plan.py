@@ -97,6 +97,7 @@ REFUSED = {
     "algorithm.max_log_ratio=10": "algorithm.max_log_ratio: verl clamps log-ratios at 20",
     "algorithm.min_group_std=0.1": "algorithm.min_group_std: verl filters groups by equal scores only",
     'engine.extra=["trainer.resume_mode=auto"]': "engine.extra: trainer.resume_mode is set by rlrun",
+    "engine.resume_from_path=/a/b": "engine.resume_from_path: '/a/b' does not end with global_step_N",
 }
 
 
