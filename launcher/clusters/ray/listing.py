@@ -40,7 +40,7 @@ class RayNode:
 
 def head_address(address: str) -> str:
     """HOST:PORT of the head at `address`; of `auto` that of RAY_ADDRESS, else of the cluster that this machine is a
-    node of. Raises `Problems` where there is none."""
+    node of. Raises `Problems` where there is none, or the shell's token cannot be read."""
     wanted = (os.environ.get("RAY_ADDRESS") or "auto") if address == "auto" else address
     if wanted == "auto":
         file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
@@ -48,7 +48,23 @@ def head_address(address: str) -> str:
             wanted = file.read_text(encoding="utf-8").strip()  # written by `ray start`
         except (OSError, ValueError) as error:
             raise Problems(Problem("cluster", "this machine is in no cluster", START)) from error
+    _check_token()
     return wanted
+
+
+def _check_token() -> None:
+    """Raises `Problems` where the shell's token cannot be read: Ray would abort."""
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    needs_token = path or os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    if os.environ.get("RAY_AUTH_TOKEN") or not needs_token:
+        return
+    file = Path(path or "~/.ray/auth_token").expanduser()
+    try:
+        why = "" if file.read_text(encoding="utf-8").strip() else "holds no token"
+    except (OSError, ValueError) as error:
+        why = error_message(error)
+    if why:
+        raise Problems(Problem("RAY_AUTH_TOKEN_PATH", f"{file}: {why}", "use a copy of the head's token", "bad-file"))
 
 
 def is_node() -> bool:
