@@ -201,6 +201,14 @@ class EmailQuestions(Dataset):
             _call("return_final_answer", **answer),
         )  # fmt: skip
 
+    def fingerprint(self) -> str:
+        """SHA-256 over the rows themselves, so that a change of how they are drawn changes it."""
+        digest = hashlib.sha256()
+        for rows in (self.read("train", "prompts"), self.read("train", "answers"), self.read("val", "answers")):
+            for row in rows:
+                digest.update(repr(row).encode())
+        return digest.hexdigest()
+
 
 def _call(tool: str, **arguments: Any) -> Message:
     call = {"type": "function", "id": "call00000", "function": {"name": tool, "arguments": arguments}}

@@ -9,6 +9,7 @@ learning has something to add.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -68,6 +69,16 @@ class Reverse(Dataset):
         got = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
         fix = f"use at most {DISTINCT - self.n_val}" if self.n_val < DISTINCT else "use smaller sizes"
         return [Problem("data.n_prompts", got, fix)]
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the rows themselves, so that a change of how they are drawn changes it."""
+        digest = hashlib.sha256()
+        for rows in (self.read("train", "prompts"), self.read("train", "answers"), self.read("val", "answers")):
+            digest.update(b"\n")
+            for row in rows:
+                if isinstance(row, Row):
+                    digest.update(f"{row.prompt} {row.response}\n".encode())
+        return digest.hexdigest()
 
     def _strings(self) -> tuple[list[str], list[str]]:
         """Training and held-out strings. Lengths are uniformly distributed, so that short ones help at the start."""

@@ -6,6 +6,7 @@ run in that Python (`launcher.environments.verifiers_session`). Its tasks are th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -166,3 +167,7 @@ class VerifiersTasks(Dataset):
             raise Problems(problems)
         tasks: list[Any] = described(self.python, self.id, json.dumps(self.args), self.n_tasks)["tasks"]
         return tasks
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the tasks."""
+        return hashlib.sha256(json.dumps(self._tasks, sort_keys=True).encode()).hexdigest()
