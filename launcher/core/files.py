@@ -10,10 +10,9 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from launcher.core.problems import Problem, Problems
@@ -229,19 +228,3 @@ def fsync_path(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextmanager
-def draft_folder(out: Path, mode: int = 0o700) -> Iterator[Path]:
-    """A folder to fill, which is renamed to `out` at the end: a new or an empty folder. After an error nothing of it
-    remains; what a kill leaves has another name (`.OUT.unfinished-...`)."""
-    final = expand_user(out).resolve()
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{final.name}.unfinished-", dir=final.parent) as temporary:
-        draft = Path(temporary) / final.name
-        draft.mkdir(mode)
-        yield draft
-        for path in [*sorted(draft.rglob("*"), reverse=True), draft]:
-            fsync_path(path)
-        draft.rename(final)
-    fsync_path(final.parent)

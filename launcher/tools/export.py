@@ -10,14 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from launcher.core.checkpoints import faults, folder_digests, sha256
-from launcher.core.files import draft_folder
 from launcher.core.problems import Problem, Problems
 from launcher.models.weights import tensors
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 from launcher.spec.checkpoint_format import policy_folder
 from launcher.spec.stored import read_run
-from launcher.tools.merge.folder import ModelFolder, open_model, out_problems
+from launcher.tools.merge.folder import ModelFolder, draft_folder, open_model, out_problems
 from launcher.tools.merge.merge import LORA, MergeRequest, MergeResult, OnMergeProgress, merge
 
 

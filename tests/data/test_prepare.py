@@ -53,23 +53,29 @@ def prepared_rows(folder: Path) -> Files:
     return Files(train_files=(str(folder / "train.parquet"),))
 
 
-def test_rows_are_prepared_into_a_new_or_empty_folder_and_tell_how_far_they_are(tmp_path: Path, out: Path) -> None:
-    out.mkdir()
+def test_prepared_rows_take_the_place_of_others_and_nothing_else_and_tell_how_far_they_are(
+    tmp_path: Path, out: Path
+) -> None:
+    files = rows(tmp_path / "a.jsonl")
+    prepare(replace(files, val_files=files.train_files), "prompts", out, nothing)
     reports = list[DataProgress]()
     prepare(rows(file := tmp_path / "b.jsonl", 100_000), "prompts", out, reports.append)
-    assert [path.name for path in out.iterdir()] == ["train.parquet"]
-    assert pq.read_table(out / "train.parquet").num_rows == 100_000
+    assert pq.read_table(out / "train.parquet").num_rows == 100_000 and not (out / "val.parquet").exists()
     done = [at.done_bytes for at in reports]
     assert len(done) > 1 and done == sorted(done) and done[-1] == reports[-1].bytes == file.stat().st_size
     assert reports[-1].rows == 100_000
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.md").write_text("mine")
+    for content in ("", "{}"):
+        (tmp_path / "mine" / "manifest.json").write_text(content)
+        with pytest.raises(Problems, match="is there already, and holds something else"):
+            prepare(files, "prompts", tmp_path / "mine", nothing)
+        assert (tmp_path / "mine" / "manifest.json").read_text() == content
     (tmp_path / "link").symlink_to(out)
-    for folder in (out, tmp_path / "mine", tmp_path / "link", file):
-        with pytest.raises(Problems, match=r"--out: .* is there already; use a new folder, or remove it"):
-            prepare(rows(tmp_path / "a.jsonl"), "prompts", folder, nothing)
+    (out / "notes.md").write_text("mine")
+    for folder in (out, tmp_path / "link"):
+        with pytest.raises(Problems, match="is there already, and holds something else"):
+            prepare(files, "prompts", folder, nothing)
     assert pq.read_table(out / "train.parquet").num_rows == 100_000
-    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "b.jsonl", "out", "mine", "link"}
 
 
 def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, out: Path) -> None:
@@ -99,13 +105,14 @@ def started(source: Path, out: Path, limit: str = "") -> subprocess.Popen[str]:
 def test_a_kill_leaves_nothing_half_done(tmp_path: Path, out: Path) -> None:
     rows(source := tmp_path / "a.jsonl", 300_000)
     process = started(source, out)
-    while not list(tmp_path.glob(".out.unfinished-*/out/train*.parquet")):
+    while not list(tmp_path.glob(".unfinished-*/new/train*.parquet")):
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert not out.exists() and len(list(tmp_path.glob(".out.unfinished-*"))) == 1
-    assert prepare(rows(tmp_path / "b.jsonl", 3), "prompts", out, nothing).rows == {"train": 3}
+    assert not out.exists() and len(list(tmp_path.glob(".unfinished-*"))) == 1
+    prepare(rows(tmp_path / "b.jsonl", 3), "prompts", tmp_path / "other", nothing)
+    assert list(tmp_path.glob(".unfinished-*")) == []  # the next preparation swept it away
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, out: Path) -> None:
@@ -130,15 +137,15 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path, out: Path) -> None:
             "rejected": "3"}  # fmt: skip
     for kind, lines in (("answers", [plain, chat]), ("pairs", [pair])):
         files = files_of(tmp_path / f"{kind}.jsonl", lines)
-        prepare(files, kind, out / kind, nothing)  # type: ignore[arg-type]
+        prepare(files, kind, out, nothing)  # type: ignore[arg-type]
         before, after = (
             [replace(row, where="", extra_info={}) for row in each.read("train", kind) if isinstance(row, Row)]  # type: ignore[arg-type]
-            for each in (files, prepared_rows(out / kind))
+            for each in (files, prepared_rows(out))
         )
         turns = (Message("user", "1+1?"),)
         assert after == [replace(row, prompt=turns) if isinstance(row.prompt, str) else row for row in before]
-    prepare(files_of(tmp_path / "plain.jsonl", [plain]), "answers", out / "plain", nothing)
-    assert "template_fields" not in pq.read_schema(out / "plain/train.parquet").names
+    prepare(files_of(tmp_path / "plain.jsonl", [plain]), "answers", out, nothing)
+    assert "template_fields" not in pq.read_schema(out / "train.parquet").names
 
 
 @pytest.mark.parametrize("truths", [

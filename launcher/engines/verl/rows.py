@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,7 +39,6 @@ def provide(run: RunSpec, folder: Path) -> tuple[int, int]:
     assert isinstance(data, Files)
     if names is None:
         output = work / "rows"
-        shutil.rmtree(output, ignore_errors=True)
         prepare(data, kind, output, lambda _: None)
         names = {split: [str(path)] if (path := output / f"{split}.parquet").is_file() else [] for split in SPLITS}
     for split in SPLITS:

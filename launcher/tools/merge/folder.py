@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from launcher.core import checkpoints
-from launcher.core.files import expand_user
+from launcher.core.files import expand_user, fsync_path
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.redaction import redact
 from launcher.models import config, texts, weights
@@ -175,6 +177,22 @@ def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[Problem
         got = f"{existing} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed"
         return [Problem("--out", got, "free some space or use another disk", "not-enough")]
     return []
+
+
+@contextmanager
+def draft_folder(out: Path) -> Iterator[Path]:
+    """A folder to fill, which is renamed to `out` at the end. After an error nothing of it remains; what a kill leaves
+    has another name (`.OUT.unfinished-...`)."""
+    final = expand_user(out).resolve()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{final.name}.unfinished-", dir=final.parent) as temporary:
+        draft = Path(temporary) / final.name
+        draft.mkdir(mode=0o700)
+        yield draft
+        for path in [*sorted(draft.rglob("*"), reverse=True), draft]:
+            fsync_path(path)
+        draft.rename(final)
+    fsync_path(final.parent)
 
 
 def copy_neighbours(source: Path, folder: Path, *, only_tokenizer: bool = False) -> None:

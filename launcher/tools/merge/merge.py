@@ -20,7 +20,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from launcher.core.files import draft_folder
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.engines.torch.model.whole import load_whole
 from launcher.models.adapter import problems as adapter_problems
@@ -30,6 +29,7 @@ from launcher.tools.merge.folder import (
     DTYPES,
     ModelFolder,
     copy_neighbours,
+    draft_folder,
     find_differences,
     list_few,  # fmt: skip
     open_model,
