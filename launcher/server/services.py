@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -126,10 +126,13 @@ class ReadRun:
         columns: Columns = self.services.columns.update(path, lambda old: old.read_on() if old else Columns.of(path))
         return columns
 
-    def source(self, *kinds: type[Event]) -> LogOrRun:
-        """The run as views read it, with events of these kinds only."""
+    def source(self, *kinds: type[Event], steps: Collection[int] = ()) -> LogOrRun:
+        """The run as views read it, with events of these kinds only; also only those of these `steps`, where each of
+        the steps has some."""
         log_columns = self.columns
-        return LogOrRun(self.folder, "rlrun", lambda: log_columns.events(*kinds))
+        covered_steps = set(log_columns.places_of(*kinds)[:, 3].tolist())
+        only_steps = steps if steps and covered_steps.issuperset(steps) else None
+        return LogOrRun(self.folder, "rlrun", lambda: log_columns.events(*kinds, steps=only_steps))
 
 
 def read_run(uuid: Uuid, services: UsesServices) -> ReadRun:

@@ -140,7 +140,7 @@ def get_samples(
 ) -> Json:
     """What `rlrun samples --json` prints; `wrong` are answers with a score of 0 or less."""
     filters = SampleFilter(max_score=0.0 if wrong else math.inf)
-    source = run.source(Sample, TrainingGroup, Loaded)
+    source = run.source(Sample, TrainingGroup, Loaded, steps=_steps_to_read(run, step, filters))
     return Json([*chain(*list(answers_of(source, step, filters).values())[:limit])])
 
 
@@ -158,8 +158,9 @@ def get_prompts(
     if len(known) < 2 and not steps:
         return Json({"steps": [], "pairs": []})
     first, last = map(int, steps.split(",")) if steps else (known[0], known[-1])
+    source = run.source(Sample, TrainingGroup, steps=(first, last))
     try:
-        pairs = compare_samples(run.source(Sample, TrainingGroup).events, (first, last), SampleFilter())[:limit]
+        pairs = compare_samples(source.events, (first, last), SampleFilter())[:limit]
     except Problems:
         if not {first, last} <= set(known):
             raise
@@ -177,6 +178,14 @@ def _pair_node(of: ChangedAnswer) -> dict[str, Any]:
         **of.node, "episodes": [of.before.episodes, of.after.episodes],
         "changed": [{"what": what, "words": words} for what, words in differences],
     }  # fmt: skip
+
+
+def _steps_to_read(run: ReadRun, step: int | None, criteria: SampleFilter) -> list[int]:
+    """The steps whose answers have to be read; empty for all."""
+    if step is not None or not criteria.any:
+        return [] if step is None else [step]
+    places = (run.columns.places_of(kind) for kind in (Sample, TrainingGroup))
+    return [int(rows[-1, 3]) for rows in places if len(rows)]
 
 
 def _find_group(run: ReadRun, step: int, group: int) -> TrainingGroup:
