@@ -1,13 +1,19 @@
 """Bearer tokens and their scopes: `read` reads; `launch` also starts, stops and changes jobs, which means running code
-on this machine; `admin` may do everything. A token of each is made when the server starts."""
+on this machine; `admin` may do everything. The tokens are made from a secret that the run root keeps."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, get_args
 
+from launcher.core.files import read_file, write_atomic
+
+SECRET = ".serve-secret"
+"""The file of the secret in the run root, readable by its owner alone. Without it a server makes new tokens."""
 Scope = Literal["read", "launch", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
@@ -17,9 +23,13 @@ def includes(scope: Scope, other: Scope) -> bool:
     return SCOPES.index(scope) >= SCOPES.index(other)
 
 
-def make_tokens() -> dict[str, Scope]:
-    """A new token for each scope, the one that may do most first."""
-    return {secrets.token_urlsafe(32): scope for scope in reversed(SCOPES)}
+def make_tokens(root: Path) -> dict[str, Scope]:
+    """The token for each scope of the servers of this run root, the one that may do most first. Raises `OSError`."""
+    file = root / SECRET
+    if not file.exists():
+        write_atomic(file, secrets.token_urlsafe(32))
+    secret = read_file(file)
+    return {hmac.new(secret, scope.encode(), "sha256").hexdigest(): scope for scope in reversed(SCOPES)}
 
 
 class AccessTokens:

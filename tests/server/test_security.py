@@ -17,7 +17,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from launcher.core.problems import Problems
 from launcher.server import listening, security
-from launcher.server.access import AccessTokens, make_tokens
+from launcher.server.access import SECRET, AccessTokens, make_tokens
 from launcher.server.listening import UNREAD_BYTES, UNREAD_S, listen
 from launcher.server.security import HEADERS, Guard, RequestLimits
 from tests.server.conftest import PLAN, write_run
@@ -118,13 +118,16 @@ def test_a_token_is_wanted_and_has_a_scope(serve):
     assert client.get("/docs").status_code == client.get("/").status_code == 200
 
 
-def test_a_server_makes_a_token_of_each_scope_and_keeps_its_digest_only():
-    made = make_tokens()
-    assert list(made.values()) == ["admin", "launch", "read"] and all(len(token) == 43 for token in made)
+def test_a_server_makes_a_token_of_each_scope_which_holds_for_the_next_one(tmp_path):
+    made = make_tokens(tmp_path)
+    assert list(made.values()) == ["admin", "launch", "read"] and all(len(token) == 64 for token in made)
     tokens = AccessTokens(made)
     assert [tokens.scope_of(token) for token in (*made, "", "\udc80", OWN)] == [*made.values(), None, None, None]
     assert not any(token in repr(vars(tokens)) for token in made) and tokens.are_wanted
-    assert not made.keys() & make_tokens().keys()
+    assert make_tokens(tmp_path) == made
+    (tmp_path / SECRET).unlink()
+    assert not made.keys() & make_tokens(tmp_path).keys()
+    assert (tmp_path / SECRET).stat().st_mode & 0o777 == 0o600
 
 
 PATHS = ["..", "../secret", "..%2f..%2fetc", "%2e%2e", "a/../../b", "a%00b", "a%0d%0aSet-Cookie:x=1"]

@@ -36,8 +36,9 @@ def serve(
 ) -> None:
     """Run folders stay the truth, and runs go on when the server ends. The page is at the address that is printed.
 
-    Where a token is wanted, one of each scope is made and printed when the server starts: admin may do everything,
-    launch may start runs, which is running code on this machine, and read may only look.
+    Where a token is wanted, one of each scope is printed when the server starts: admin may do everything, launch may
+    start runs, which is running code on this machine, and read may only look. They hold until .serve-secret is deleted
+    from the run root.
     """
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         got = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
@@ -47,7 +48,8 @@ def serve(
     from launcher.server.routes.app import create_app  # noqa: PLC0415  # late, as above
     from launcher.server.services import ServerSettings  # noqa: PLC0415  # late, as above
 
-    tokens = make_tokens() if token or not _is_loopback(host) else {}
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    tokens = make_tokens(root) if token or not _is_loopback(host) else {}
     settings = ServerSettings(root, tuple(also or ()), database, tokens, reindex, host)
     app = create_app(settings)
     sockets = listen(host, [port] if page_port is None else [port, page_port])
