@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -72,16 +72,24 @@ class Suggester:
         return suggestion or self._suggest(one, self._list_known(one))
 
     def named(self, problem: Problem, values: Mapping[str, str]) -> list[Problem]:
-        """The problem, replaced by suggestions where it is about a typed name that no setting has. `values` maps each
-        typed setting to its value."""
-        if problem.code != "unknown-setting":
-            return [problem]
+        """The problem, replaced by suggestions where it is about a typed name that no setting has, or with a new fix
+        where the value is another project's. `values` maps each typed setting to its value."""
         typed = [
             SourcedOverride(f"{key}={value}", "")
             for key, value in values.items()
             if f"{key}.".startswith(f"{problem.where}.")
         ]
-        return [self.suggestion(one).problem for one in typed] or [problem]
+        if problem.code == "unknown-setting":
+            return [self.suggestion(one).problem for one in typed] or [problem]
+        fix = next(filter(None, map(self._translate_value, typed)), "")
+        return [replace(problem, fix=fix) if fix else problem]
+
+    def _translate_value(self, one: SourcedOverride) -> str:
+        """Fix for a setting of ours with another project's value, such as `model.dtype=bf16`; else empty."""
+        meanings = [each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ())]
+        words = convert(meanings[0], one.value, self.run_context()) if meanings else []
+        is_other = words and words != [one.text] and words[0].startswith(one.plain)
+        return f"use {shell_text(words)}" if words and is_other else ""
 
     # ---- names of other projects
 

@@ -266,7 +266,7 @@ WRONG: list[tuple[Any, Any]] = [
      "data.train_files: '[a,b' has a bracket that is not closed; use 'data.train_files=[a,b]'"),
     ("optim.lr:=1e-4", "'optim.lr:=1e-4': cannot be read; use key=value"),
     ("trainer.total_training_steps=all", "trainer.total_training_steps: got 'all'; use a whole number or null"),
-    ("model.dtype=bf16", "model.dtype: got 'bf16'; use 'float32', 'bfloat16' or 'float64'"),
+    ("model.dtype=bf16", "model.dtype: got 'bf16'; use model.dtype=bfloat16"),
     ("model=https://huggingface.co/org/x/tree/main",
      "model: no choice 'https://huggingface.co/org/x/tree/main'; use model=org/x"),
     ("data=hf://datasets/org/x", "data: no choice 'hf://datasets/org/x'; use data=org/x"),
