@@ -34,7 +34,6 @@ def test_wheel_in_a_clean_environment(tmp_path, trains):
     ran = subprocess.run(show, cwd=tmp_path, text=True, capture_output=True, check=True)
     (setting,) = json.loads(ran.stdout)[0]["settings"]
     assert "reference model" in setting["says"], "the strings under fields are read from the installed source"
-    assert setting["declared"].startswith("launcher/algorithms/grpo.py:")
     plan = [python, "-m", "launcher", "plan", "--recipe", "sft", "--source"]
     ran = subprocess.run(plan, cwd=tmp_path, text=True, capture_output=True, check=False)
     assert "recipes/sft.sh:8" in ran.stdout, ran.stdout + ran.stderr

@@ -233,7 +233,7 @@ def _sweep_problem(key: str, text: str, line: str) -> Problem:
         got = f"got {short_repr(text)}, with a comma in a number"
         return Problem(key, got, f"use {key}={slips.number_meant(text)}")
     list_hint = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
-    return Problem(key, f"{short_repr(line)} is a sweep", f"use rlrun train -m, or one value{list_hint}")
+    return Problem(key, f"{short_repr(line)} is a sweep", f"use -m, or one value{list_hint}")
 
 
 def _refusals_of_value(key: str, value: Any, groups: Mapping[str, Sequence[str]]) -> Iterator[Problem]:

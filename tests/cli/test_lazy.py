@@ -38,7 +38,7 @@ LIGHT = [
     ["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
     ["config", "show"], ["config", "show", "engine"], ["config", "diff", "r", "r"],
     ["watch", "r"], ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "--help"],
-    ["model", "merge", "--help"], ["rerun", "--help"], ["train", "-m", "--dry-run", *WORDS, "seed=0,1"],
+    ["model", "merge", "--help"], ["rerun", "--help"], ["plan", "-m", *WORDS, "seed=0,1"],
     ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl", "data.train_batch_size=1"],
 ]  # fmt: skip
 

@@ -202,8 +202,7 @@ WRONG: list[tuple[Any, Any]] = [
     ("seed=[1,{", "seed: '[1,{' has brackets that do not match; use 'seed=\"[1,{\"'"),
     ("data.prompt_key=\udc80", "data.prompt_key: '\\udc80' cannot be read; use key=value"),
     # a sweep
-    ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep;"
-                      " use rlrun train -m, or one value, or for a list 'sampler.n=[2,4]'"),
+    ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep; use -m, or one value, or for a list 'sampler.n=[2,4]'"),
     # Hydra's own settings and ways around the groups
     ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings are not part of a run; leave it out"),
     # taken away
@@ -273,11 +272,11 @@ WRONG: list[tuple[Any, Any]] = [
     ("model=huggingface.co/org/x", "model: no choice 'huggingface.co/org/x'; use model=org/x"),
     ("model=https://user:pw@hf.co/org/x", "model: no choice 'https://[secret]@hf.co/org/x'; use model=org/x"),
     ("data=train.jsonl,gsm8k",
-     "data: 'data=train.jsonl,gsm8k' is a sweep; use rlrun train -m, or one value"),
+     "data: 'data=train.jsonl,gsm8k' is a sweep; use -m, or one value"),
     ("data=https://host/rows.jsonl",
      "data: no choice 'https://host/rows.jsonl'; it may be email_search, enron, files, full-hh-rlhf, gsm8k, hub,"
      " math, reverse, ultrafeedback, verifiers"),
-    ("model=org/x,org/y", "model: 'model=org/x,org/y' is a sweep; use rlrun train -m, or one value"),
+    ("model=org/x,org/y", "model: 'model=org/x,org/y' is a sweep; use -m, or one value"),
     ("optim.beta=[0.9,0.95]",
      "optim.beta: Optim has no setting 'beta'; did you mean 'optim.betas=[0.9,0.95]'?"),
     ("model=qwen2.5-7b", "model: no choice 'qwen2.5-7b'; did you mean model=qwen2.5-7b-instruct?"),

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -13,12 +14,17 @@ from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.output import LEVELS, Cell, CommandAnswer, make_table, out, say, say_table
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
+from launcher.config.recipe import run_request
 from launcher.core.check_result import CheckResult
+from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.preflight.plan import Page, page_node
 from launcher.preflight.plan import plan as planned
 from launcher.spec.engine import Process
 
+Multirun = Annotated[
+    bool, typer.Option("-m", "--multirun", help="Sweep: one run for each combination of values, such as seed=0,1.")
+]
 Source = Annotated[bool, "Show where each value that is not a default came from."]
 Recipe = Annotated[str | None, "Start from the arguments of a recipe: its name, a script, or a YAML file."]
 
@@ -28,8 +34,16 @@ def plan(
     config_dir: ConfigDir = None,
     recipe: Recipe = None,
     source: Source = False,
+    multirun: Multirun = False,
 ) -> CommandAnswer:
     """Exit code 2 where anything FAILs, as of train."""
+    if multirun:
+        if recipe or source:
+            got = "cannot be combined with --recipe or --source"
+            raise Problems(Problem("--multirun", got, "use --json"))
+        from launcher.cli.commands import sweep  # noqa: PLC0415  # late: it loads what starts and follows runs
+
+        return sweep.plan(run_request(overrides or [], config_dir))
     return answer_plan(planned(overrides or [], config_dir, recipe=recipe), source=source)
 
 

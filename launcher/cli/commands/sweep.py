@@ -1,4 +1,4 @@
-"""`rlrun train -m`: a sweep's points, planned together, run side by side, shown in one table."""
+"""`rlrun train -m` and `rlrun plan -m`: a sweep's points, planned together, run side by side, shown in one table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -86,9 +87,9 @@ def answer_sweep(path: Path) -> CommandAnswer:
     return CommandAnswer(nodes, lambda: say_table(table(views)))
 
 
-def plan(by: RunRequest) -> CommandAnswer:
+def plan(by: RunRequest, *, here: bool = False) -> CommandAnswer:
     """The points of a sweep, and what would fail; exit code 1 where anything would."""
-    planned = points.plan(by.texts, by.config_dir, problems, _report_planning())
+    planned = points.plan(by.texts, by.config_dir, partial(problems, here=here), _report_planning())
     ok = not any(each.problems for each in planned)
     nodes = [
         {

@@ -12,7 +12,7 @@ import typer
 
 from launcher.cli.arguments import ConfigDir, Overrides, Root, RunName
 from launcher.cli.commands import sweep
-from launcher.cli.commands.plan import Recipe, answer_plan
+from launcher.cli.commands.plan import Multirun, Recipe, answer_plan
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
 from launcher.cli.output import CommandAnswer, say, say_problems, tell
@@ -46,9 +46,7 @@ def train(
     detached: Annotated[
         bool, typer.Option("-d", "--detach", help="Return once the run has started; it continues in the background.")
     ] = False,
-    multirun: Annotated[
-        bool, typer.Option("-m", "--multirun", help="Sweep: one run for each combination of values, such as seed=0,1.")
-    ] = False,
+    multirun: Multirun = False,
     parallel: Parallel = None,
     recipe: Recipe = None,
     from_step: Annotated[
@@ -75,7 +73,7 @@ def train(
         return answer_plan(plan(typed, config_dir, recipe=recipe, here=True))
     by = run_request(typed, config_dir, recipe if resume is None else None)
     if dry_run:
-        return sweep.plan(by)
+        return sweep.plan(by, here=True)
     swept = sweep.choose(by, resume, Path(root), multirun, parallel)
     if detached:
         if swept:
