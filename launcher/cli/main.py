@@ -91,7 +91,7 @@ COMMANDS = (
     CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model.", LOOK),
     CommandEntry("config", "config:app", "Show settings, and how two runs differ.", PREPARE),
     CommandEntry("data", "data:app", "Prepare, check and show datasets.", PREPARE),
-    CommandEntry("model", "models:app", "List, inspect, download and merge models.", PREPARE),
+    CommandEntry("model", "models:app", "List, download and merge models.", PREPARE),
     CommandEntry("env", "environment:app", "Try an environment before a run trains in it.", PREPARE),
     CommandEntry("reward", "reward:app", "Test a reward before a run trains with it.", PREPARE),
 )  # fmt: skip

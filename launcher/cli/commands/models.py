@@ -25,7 +25,7 @@ CATALOGUE = conf_dir() / "model"
 
 @app.command("list")
 def list_models() -> CommandAnswer:
-    """List the catalogue and the models on this machine."""
+    """List the catalogue, and where its models are on this machine."""
     nodes = [_model_node(name, model) for name, model in catalogue.choices(CATALOGUE).items()]
     return CommandAnswer(nodes, lambda: _say_models(nodes))
 

@@ -40,7 +40,7 @@ def _check_shadowed() -> Iterator[CheckResult]:
 
 
 def check_packages(name: str = OURS) -> list[CheckResult]:
-    """A result for Python, and one for each package that the distribution `name` requires and that is missing or
+    """A result for each package that the distribution `name` requires and that is missing or
     incompatible; one for all if there is none. Requirements between packages are left to `pip check`."""
     ours = _installed(name)
     if ours is None:
