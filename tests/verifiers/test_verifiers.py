@@ -173,8 +173,8 @@ def play(packages: Path) -> Iterator[Play]:
 
 def test_an_error_of_verifiers_is_a_fault_and_never_a_score(play: Play) -> None:
     played = play([read_plain("a")], id="echoer", args="{taskset: {broken: true}}")
-    assert (played.outcome, played.final.reward) == ("environment-fault", None)
-    assert "no route to the judge" in played.fault
+    assert (played.observations[-1].ended, played.final.reward) == ("environment-fault", None)
+    assert "no route to the judge" in played.fault[0]
 
 
 def test_an_episode_that_a_limit_of_ours_ends_is_scored_as_one_of_verifiers_limits(play: Play) -> None:
@@ -182,7 +182,7 @@ def test_an_episode_that_a_limit_of_ours_ends_is_scored_as_one_of_verifiers_limi
     call = Spoken("", "", (ToolCall("echoer_echo", {"text": "ab"}, "call00000"),))
     played = play([call, call], id="echoer")
     assert [message.content for seen in played.observations for message in seen.messages] == ["ab", "ab"]
-    assert (played.outcome, played.final.reward, played.final.facts) == ("turn-limit", 0.5, {"calls": 1.0})
+    assert not played.observations[-1].ended and (played.final.reward, played.final.facts) == (0.5, {"calls": 1.0})
 
 
 def test_what_cannot_be_loaded_is_said(packages: Path) -> None:
