@@ -66,6 +66,17 @@ TOLD = {
 }
 
 
+BAR = " 10%|█ | 1/10 [00:10<01:30, 10.0s/it, lr=1e-5]"
+TOLD |= {
+    f"{end} behind {bar}": (f"{ONE}{bar}{end}\n", 1, "critical", end.split("\n")[-1].removeprefix("[rank0]: "))
+    for bar in (BAR, BAR * 2, "Rows: 9 examples [00:10, 10.0 examples/s]")
+    for end in (
+        f"{TRACEBACK}OSError: x", "[rank0]: " + f"{TRACEBACK}OSError: x".replace("\n", "\n[rank0]: "), "OSError: y",
+        "Killed", "Segmentation fault (core dumped)", LIMIT.strip(), f"a label: {TRACEBACK}OSError: x",
+    )
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(("text", "step", "level", "end"), TOLD.values(), ids=TOLD)
 def test_which_end_is_told(text, step, level, end):
     (alert,) = alerts(text)
