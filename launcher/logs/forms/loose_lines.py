@@ -70,7 +70,11 @@ _SPACED_PAIR = re.compile(
     r"(?: {0,2}(?:%|[A-Za-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}"
 )
 _EPOCH_HEADING = re.compile(r"\W{0,8}epoch[ :=#]{0,3}([0-9]{1,9})(?:\s?/\s?[0-9]{1,9})?\W{0,8}", re.IGNORECASE)
-_WORDS = re.compile(r"([A-Za-z][\w./@%-]{0,40})\s{1,4}([-+]?[.0-9][-+.\w]{0,40})%?(?:\s?\([^()]{0,40}\))?(?:\s{1,8}|$)")
+_WORDS = re.compile(
+    r"([A-Za-z][\w./@%-]{0,40})\s{1,4}([-+]?(?:[.0-9][-+.\w]{0,40}|nan\b|inf(?:inity)?\b))%?(?:\s?\([^()]{0,40}\))?"
+    r"(?:\s{1,8}|$)",
+    re.IGNORECASE,
+)
 _DECORATION = re.compile(r"[\W_]{0,200}")
 _PANEL = "╭"
 _BESIDE_STEP = re.compile(
