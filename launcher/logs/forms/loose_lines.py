@@ -20,7 +20,7 @@ from launcher.core.events import Event
 from launcher.core.metric_aliases import known
 from launcher.logs.forms.numbering import LOOSE, NAMED, PLACED, Epochs
 from launcher.logs.forms.reading import Form, LineReading
-from launcher.logs.forms.values import evaluated, is_beside_step, is_measurement, leading_number, of_evaluation
+from launcher.logs.forms.values import SPREAD, evaluated, is_beside_step, is_measurement, leading_number, of_evaluation
 
 _AFTER_STEP = ("time (ms) |", "Average reward score: ")
 """How lines of DeepSpeed and Megatron begin that belong to the step of the line before."""
@@ -65,15 +65,20 @@ _PAIRS = re.compile(
 """The text allowed before a step: only pairs, such as `epoch=0/micro_step=10/` or `Epoch: 1 | `, or nothing. A value
 ends where no letter or digit follows, so that a line matches in one way only; otherwise the time would grow
 exponentially with its length."""
+_VALUE = (
+    r"([a-z_][\w.]{0,40}\(\[?[-+.\dni][^()]{0,100}\)|[-+]?(?:[.\d](?:[^\s,;|()]|,(?=\d)){0,40}|nan\b|inf(?:inity)?\b))"
+    rf"%?(?:{SPREAD})?"
+)
+"""A value, with its spread: `12.3GB/80GB`, `tensor(1.9, grad_fn=<X>)`, `0.20 ± 0.03`."""
 _SPACED_PAIR = re.compile(
-    r"[\s:\])-]{0,8}([A-Za-z][\w./%-]{0,40}(?: [A-Za-z][\w./%-]{0,40}){0,2}):? {1,8}(?=[-+.\dnNiI])([-+.\w]{1,60})"
-    r"(?: {0,2}(?:%|[A-Za-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}"
+    r"[\s:\])-]{0,8}([a-z][\w./%-]{0,40}(?: [a-z][\w./%-]{0,40}){0,2}):? {1,8}"
+    + _VALUE
+    + r"(?: {0,2}(?:%|[a-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}",
+    re.IGNORECASE,
 )
 _EPOCH_HEADING = re.compile(r"\W{0,8}epoch[ :=#]{0,3}([0-9]{1,9})(?:\s?/\s?[0-9]{1,9})?\W{0,8}", re.IGNORECASE)
 _WORDS = re.compile(
-    r"([A-Za-z][\w./@%-]{0,40})\s{1,4}([-+]?(?:[.0-9][-+.\w]{0,40}|nan\b|inf(?:inity)?\b))%?(?:\s?\([^()]{0,40}\))?"
-    r"(?:\s{1,8}|$)",
-    re.IGNORECASE,
+    rf"([a-z][\w./@%-]{{0,40}})\s{{1,4}}{_VALUE}(?:\s?\([^()]{{0,40}}\))?(?:\s{{1,8}}|$)", re.IGNORECASE
 )
 _DECORATION = re.compile(r"[\W_]{0,200}")
 _PANEL = "╭"
@@ -180,24 +185,24 @@ def _name_after_blanks(text: str, value_end: int, entry: re.Match[str]) -> str:
 
 
 def _unmarked_entries(text: str) -> dict[str, float]:
-    """`loss 0.5 lr 1e-5`: names and numbers with only blanks between them, or as `_separated_entries` reads."""
-    plain = text.lstrip(" :-])\t").rstrip()
-    words = [*_WORDS.finditer(plain)]
-    if sum(len(pair[0]) for pair in words) != len(plain):
-        return _separated_entries(text)
-    return {pair[1]: number[0] for pair in words if (number := leading_number(pair[2]))}
-
-
-def _separated_entries(text: str) -> dict[str, float]:
-    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. Empty for prose: other text between
-    them, too few known names, or whole numbers only."""
-    barred = "|" in text
-    parts = [part for part in re.split(r"\|" if barred else "[,;] | - ", text) if part.strip(" :-])")]
-    pairs = [(match[1], number[0]) for part in parts if (match := _SPACED_PAIR.fullmatch(part))
-             and (number := leading_number(match[2]))]  # fmt: skip
-    metrics = dict(pairs)
-    is_log = len(parts) > 1 and len(metrics) == len(parts) <= 2 * sum(map(known, metrics))
-    return metrics if barred or (is_log and not all(map(float.is_integer, metrics.values()))) else {}
+    """`loss 0.5 lr 1e-5`, `: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. What cannot be
+    read is left out. Empty for prose: as much other text as metrics that are known, too few of these, or whole numbers
+    only."""
+    barred, plain = "|" in text, text.lstrip(" :-])\t").rstrip()
+    parts = [
+        part for part in re.split(r"\|" if barred else r"[,;] (?![^()]{0,100}\))| - ", plain) if part.strip(" :-])\t")
+    ]
+    if len(parts) > 1:
+        pairs = [pair for part in parts if (pair := _SPACED_PAIR.fullmatch(part))]
+        unread = len(parts) - len(pairs)
+    else:
+        pairs, unread = [*_WORDS.finditer(plain)], len(_WORDS.sub("", plain).split())
+    metrics = {pair[1]: number[0] for pair in pairs if (number := leading_number(pair[2]))}
+    if barred or (len(parts) == 1 and not unread):
+        return metrics
+    named = sum(known(name) or is_measurement(name) for name in metrics)
+    is_log = unread < named and len(pairs) + unread <= 2 * named
+    return metrics if is_log and not all(map(float.is_integer, metrics.values())) else {}
 
 
 def _may_name_step(text: str) -> bool:

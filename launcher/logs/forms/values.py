@@ -16,6 +16,8 @@ NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
 _DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9,\])]|\.[0-9])")
+SPREAD = r" ?(?:±|\+/?-) ?[-+.\w]{1,20}%?"
+"""What stands behind a mean: `0.20 ± 0.03`."""
 _SCALE = re.compile(r"([kKM])(?!\w)")
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6}  # without G, the unit of memory, which metrics have in gigabytes
 _CLOCK = re.compile(r"[:_][0-9]|-[0-9]{2}-")
