@@ -86,6 +86,7 @@ PREFIXES = (
     "INFO:root:", "[INFO] ", "[rank0]: ", "trainer-1  | ", "INFO 05-01 10:00:00 trainer.py:123] ",
     "[2024-05-01 10:00:00,123][trainer][INFO] - ", "2024-05-01T10:00:00.123Z ",
     "May 01 10:00:00 node01 train[1234]: ", "05/01/2025 10:00:00 - INFO - __main__ - ", "[pod/trainer-0/main] ",
+    "[05/01/25 10:00:00] INFO     ", "                    INFO     ",
 )  # fmt: skip
 
 
