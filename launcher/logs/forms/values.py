@@ -15,7 +15,7 @@ _PREFIX = re.compile(_NUMBER.replace("nan|inf", r"\.?nan|\.?inf"), re.IGNORECASE
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
-_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9,\])]|\.[0-9])")
+_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9\])]|[.,][0-9])")
 SPREAD = r" ?(?:±|\+/?-) ?[-+.\w]{1,20}%?"
 """What stands behind a mean: `0.20 ± 0.03`."""
 _SCALE = re.compile(r"([kKM])(?!\w)")
@@ -45,7 +45,7 @@ def leading_number(text: str) -> tuple[float, int] | None:
         return None
     digits, end = match[0].replace(",", ""), match.end()
     after = text[end : end + 1]
-    if after == "," and (decimal := _DECIMAL_COMMA.match(text)):
+    if after == "," and "," not in match[0] and (decimal := _DECIMAL_COMMA.match(text)):
         return float(f"{decimal[1]}.{decimal[2]}"), decimal.end()
     number = float(digits if digits[-1] <= "9" else digits.replace(".", ""))  # YAML writes .nan
     scale = _SCALE.match(text, end) if after in _SCALES else None
