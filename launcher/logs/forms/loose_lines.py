@@ -29,7 +29,7 @@ _HEADING_LINE = 300  # most characters of a heading, and of the text read before
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
     r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _]|train(?:ing)?_|optimizer_)?"
-    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update)(?:\(train\))?"
+    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update|(episode|ep\b))(?:\(train\))?"
     rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
@@ -43,6 +43,8 @@ _POSITION = re.compile(
 """How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
 _RICH_BAR = re.compile(r"[━╸╺]{4,400}\s{1,8}(?:\d{1,3}%\s{1,4})?(\d{1,9}/\d{1,9})(?: \d[\d:]{6,8}(?: •.{0,40}?/s)?)?")
 """A bar of Rich around its count and total, with its share, clock and pace."""
+_EPOCH_BATCH = re.compile(r"^\[([0-9]{1,9}), {1,8}([0-9]{1,9})\](?= [a-z])", re.IGNORECASE)
+"""An epoch and a batch as PyTorch's tutorials print them: `[1,  2000] loss: 2.173`."""
 _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
 )
@@ -92,7 +94,7 @@ def step_header(text: str) -> tuple[int, int] | None:
     """(step, total or 0) of a line that is a heading: `===== Step 5/100 =====`; None where it is not one."""
     if len(text) > _HEADING_LINE:
         return None
-    if not (matches := [*_STEP.finditer(text)]):
+    if not (matches := _named_steps(text)):
         place = _POSITION.fullmatch(text.strip(" :"))
         return (_integer(place[3]), _integer(place[4])) if place and place[3] else None
     around = _BESIDE_STEP.sub("", _STEP.sub("", text).strip().removesuffix(":"))
@@ -101,12 +103,18 @@ def step_header(text: str) -> tuple[int, int] | None:
 
 def step_before(text: str) -> tuple[int, int] | None:
     """(step, total or 0) in the text before a dict: `Global step 5: {...}`; None where there is none."""
-    match = _STEP.search(text[-_HEADING_LINE:])
-    return _step_and_total(match) if match else None
+    matches = _named_steps(text[-_HEADING_LINE:])
+    return _step_and_total(matches[0]) if matches else None
+
+
+def _named_steps(text: str) -> list[re.Match[str]]:
+    """What names a step in a text; an episode is one where nothing else is."""
+    matches = [*_STEP.finditer(text)]
+    return [match for match in matches if not match[1]] or matches
 
 
 def _step_and_total(match: re.Match[str]) -> tuple[int, int]:
-    return _integer(match[1]), _integer(match[2])
+    return _integer(match[2]), _integer(match[3])
 
 
 def _integer(digits: str | None) -> int:
@@ -128,11 +136,12 @@ class NamedStep:
 
 def step_line(text: str) -> NamedStep | None:
     """The step and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
-    text = _RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1) if "━" in text else text
+    text = _RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1) if "━" in text else _EPOCH_BATCH.sub(r"epoch \1 step \2", text)
     place = _POSITION.match(text)
-    named = _STEP.search(text[:_MAX_LINE])
-    if named is None:
-        return _position_line(text, place) if place and any(place.groups()) else None
+    place, matches = place if place and any(place.groups()) else None, _named_steps(text[:_MAX_LINE])
+    if not matches or (place and matches[0][1]):
+        return _position_line(text, place) if place else None
+    named = matches[0]
     before, rest = text[max(named.start() - _HEADING_LINE, 0) : named.start()], text[named.end() : _MAX_LINE]
     begins = _PAIRS.fullmatch(before) is not None
     metrics = _entries(rest) | (_entries(f"|{before}") if begins else {})
@@ -207,7 +216,7 @@ def _unmarked_entries(text: str) -> dict[str, float]:
 
 def _may_name_step(text: str) -> bool:
     """Whether a line may have a word of `_STEP`; a fast test, as most lines have none."""
-    return any(part in text for part in ("tep", "ter", "ollout", "pdate", "TEP", "TER"))
+    return any(part in text for part in ("ep", "ter", "ollout", "pdate", "Ep", "EP", "TER"))
 
 
 class BesideSteps(Form):
@@ -229,7 +238,7 @@ class NamedSteps(Form):
         self._epochs = Epochs()
 
     def read(self, line: str) -> Iterator[Event] | None:
-        if not (_may_name_step(line) or "poch" in line or "/" in line[:40] or "━" in line):
+        if not (_may_name_step(line) or line.startswith("[") or "/" in line[:40] or "━" in line):
             return None
         if named := step_line(line):
             return self._events(named)
