@@ -115,8 +115,9 @@ class LogErrors:
             return None
         cause, fix, rule = "", "", ENDED
         level: Level = "critical"
-        if self._ending:
-            ending, shown = self._ending
+        known = endings.find(errors[0]) if errors else None
+        if told := self._ending or (known and (known, errors[0])):
+            ending, shown = told
             cause, fix, level = ending.cause, ending.fix, ending.level
         elif shown := next(filter(endings.is_gpu_memory, errors), ""):
             rule, fix = endings.OUT_OF_MEMORY, endings.fixes_of(endings.OUT_OF_MEMORY)["any"]

@@ -98,6 +98,12 @@ def test_a_log_that_tells_its_end_has_done_all_its_steps(text, last):
     assert found == ([] if last is None else [(last, last)])
 
 
+@pytest.mark.parametrize("error", ["OSError: [Errno 28] No space left on device", "IOError: x: Disk quota exceeded"])
+def test_the_cause_of_an_error_that_its_text_tells(error):
+    (alert,) = alerts(f"{ONE}{TRACEBACK}{error}\n{TRACEBACK}RuntimeError: [enforce fail at a] unexpected pos 6 vs 0\n")
+    assert alert.text == SAID + error and alert.cause.startswith("the disk") and "save_total_limit" in alert.fix
+
+
 def test_the_first_error_is_named_where_others_follow_from_it():
     (alert,) = alerts(ONE + TRACEBACK + "KeyError: 'prompts'\n" + TRACEBACK + "ConnectionError: closed\n")
     assert alert.text.endswith("ConnectionError: closed") and alert.cause.endswith("KeyError: 'prompts'")
