@@ -29,7 +29,7 @@ _HEADING_LINE = 300  # most characters of a heading, and of the text read before
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
     r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _]|train(?:ing)?_|optimizer_)?"
-    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update|(episode|ep\b))(?:\(train\))?"
+    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update|(episode|ep(?![a-z_])))(?:\(train\))?"
     rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
@@ -195,23 +195,25 @@ def _name_after_blanks(text: str, value_end: int, entry: re.Match[str]) -> str:
 
 def _unmarked_entries(text: str) -> dict[str, float]:
     """`loss 0.5 lr 1e-5`, `: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. What cannot be
-    read is left out. Empty for prose: as much other text as metrics that are known, too few of these, or whole numbers
-    only."""
+    read is left out; empty for prose."""
     barred, plain = "|" in text, text.lstrip(" :-])\t").rstrip()
-    parts = [
-        part for part in re.split(r"\|" if barred else r"[,;] (?![^()]{0,100}\))| - ", plain) if part.strip(" :-])\t")
-    ]
+    divider = r"\|" if barred else r"[,;] (?![^()]{0,100}\))| - "
+    parts = [part for part in re.split(divider, plain) if part.strip(" :-])\t")]
     if len(parts) > 1:
         pairs = [pair for part in parts if (pair := _SPACED_PAIR.fullmatch(part))]
         unread = len(parts) - len(pairs)
     else:
         pairs, unread = [*_WORDS.finditer(plain)], len(_WORDS.sub("", plain).split())
     metrics = {pair[1]: number[0] for pair in pairs if (number := leading_number(pair[2]))}
-    if barred or (len(parts) == 1 and not unread):
-        return metrics
+    whole = barred or (len(parts) == 1 and not unread)
+    return metrics if whole or _is_log(metrics, len(pairs), unread) else {}
+
+
+def _is_log(metrics: dict[str, float], pairs: int, unread: int) -> bool:
+    """Whether so many pairs and other texts are no prose: half of them are known metrics, more than there are other
+    texts, and not all are whole numbers."""
     named = sum(known(name) or is_measurement(name) for name in metrics)
-    is_log = unread < named and len(pairs) + unread <= 2 * named
-    return metrics if is_log and not all(map(float.is_integer, metrics.values())) else {}
+    return unread < named and pairs + unread <= 2 * named and not all(map(float.is_integer, metrics.values()))
 
 
 def _may_name_step(text: str) -> bool:
