@@ -49,6 +49,7 @@ _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
 )
 """How a line with metrics of an evaluation begins: `[Val]`, `valid |`, `Test:`, `validate step: 5`."""
+_SET = re.compile(r"\W{0,8}(?:eval(?:uation)?|val(?:idation)?|test) set(?=:)", re.IGNORECASE)
 _ENTRY = re.compile(  # several words after a divider, or one word, before `:` or `=`
     r"(?:(?:[|,;\t]|  |^\s?[:)\]*•·>-])[\s:)\]*•·>-]{0,20}([A-Za-z][\w ./@%()-]{0,80}?)"
     r"|(?<![^\s/])([A-Za-z][\w./@%-]{0,80}(?: \([\w/]{1,10}\))?))"
@@ -222,11 +223,16 @@ def _may_name_step(text: str) -> bool:
 
 
 class BesideSteps(Form):
-    """Metrics on the line after that of their step: `time (ms) | forward: 1.2 | backward: 2.4`."""
+    """Metrics on the line after that of their step: `time (ms) | forward: 1.2 | backward: 2.4`, or of an evaluation:
+    `Test set: Average loss: 0.05, Accuracy: 9800/10000 (98%)`, where a fraction may be a count."""
 
     def read(self, line: str) -> Iterator[Event] | None:
-        after_step = self.reading.kind == "lines" and line.startswith(_AFTER_STEP)
-        metrics = _entries(f"|{line.removeprefix(_AFTER_STEP[0])}") if after_step else {}
+        if self.reading.kind != "lines":
+            return None
+        if label := _SET.match(line):
+            metrics = {k: v for k, v in _entries(line[label.end() :]).items() if is_measurement(k)}
+            return self.reading.evaluation(evaluated(metrics, labelled=True)) if metrics else None
+        metrics = _entries(f"|{line.removeprefix(_AFTER_STEP[0])}") if line.startswith(_AFTER_STEP) else {}
         return self.reading.step(self.reading.last or 0, metrics) if metrics else None
 
 

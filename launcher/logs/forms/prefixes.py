@@ -37,7 +37,7 @@ _PREFIX = re.compile(
     r"(?: [-0-9:. ]{5,40}\w{1,40}\.py:[0-9]{1,6}\]|:\w[\w.]{0,60}(?=:))?[-:| ]{1,8}"
     r"(?:[\w.]{1,60}(?::[\w.<>]{1,60}:[0-9]{1,6})? - )?)?"
 )
-_PLACE = re.compile(r"\s{2,400}[\w.-]{1,80}\.py:[0-9]{1,6}\s{0,400}$")
+_PLACE = re.compile(r"(?<!\s)\s{2,400}[\w.-]{1,80}\.py:[0-9]{1,6}\s{0,400}$")
 """Where a line was logged, as RichHandler writes it at the right edge."""
 
 

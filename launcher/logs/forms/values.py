@@ -81,7 +81,7 @@ def is_measurement(name: str) -> bool:
     """Whether a metric of this name is a measurement of training, not a setting, a count or a clock: lines of loose
     form are read only if they have one."""
     plain = name.replace(" ", "_").casefold()
-    last = re.split("[./]", re.sub("[./_](?:avg|mean)$", "", plain))[-1]
+    last = re.split("[./]", re.sub("^(?:avg|mean|average)_|[./_](?:avg|mean)$", "", plain))[-1]
     of_path = "/" in plain and last.endswith(("_loss", "_reward"))
     return of_path or plain.startswith(_PREFIXES) or "line" in (_evidence(name), _evidence(last))
 
