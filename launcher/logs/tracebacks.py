@@ -54,7 +54,7 @@ class TracebackReader:
             self._column, self._source, self.lines_left = begins, source, _MAX_LINES
         elif self.lines_left:
             self.lines_left -= 1
-            if (frame := text.find(_FRAME)) >= 0:  # a label before the mark may stand on that line only
+            if source == self._source and (frame := text.find(_FRAME)) >= 0:  # a label may stand before the mark only
                 self._column = frame
             line = text[self._column :]
             is_within = not line.strip() or line[0] in " \t|+>" or _REMOTE_ERROR in line
