@@ -62,6 +62,12 @@ TOLD = {
         "critical",
         "KeyError: 1",
     ),
+    "a frame of another process in between": (
+        f'{ONE}{TRACEBACK}(B pid=2) at node:   File "b.py", line 1\nValueError: x\n',
+        1,
+        "critical",
+        ": ValueError: x",
+    ),
     "a limit after the last step": (ONE + DONE + LIMIT, 1, "warn", "DUE TO TIME LIMIT ***"),
 }
 
