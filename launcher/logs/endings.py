@@ -1,4 +1,4 @@
-"""Ends of a program that no Python traceback tells, conf/endings.yaml. The file is read at the first line that may be
+"""Ends of a program whose cause one line tells, conf/endings.yaml. The file is read at the first line that may be
 one."""
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ LABEL = re.compile(r"(?:[0-9]{1,5}: {0,2}|\[[\w.-]{1,30}\]: ?|\(raylet[^()\n]{0,
 """The labels that srun -l, torchrun and Ray put before a line."""
 _ANY_ENDING = re.compile(
     "ProcessGroup|slurmstepd: |srun: |Fatal Python|fault|Bus error|Aborted|Killed|terminate called|Workers \\(|"
-    "A worker died|ray[.]exc|exitcode|exits with return|exit(?:ed with)? code"
+    "A worker died|ray[.]exc|exitcode|exits with return|exit(?:ed with)? code|"
+    "No space left|quota exceeded|unexpected pos|file write failed|got signal|Terminated"
 )
 
 

@@ -11,6 +11,7 @@ import re
 
 from launcher.core.events import Alert, Level
 from launcher.logs import endings
+from launcher.logs.forms.bars import behind_bars
 from launcher.logs.forms.reading import LineReading
 
 MARK = "Traceback (most recent call last):"
@@ -21,6 +22,7 @@ _BARE_ERROR = re.compile(rf"{endings.LABEL.pattern}({_NAME}(?::\s(?!\s{{0,9}}[-+
 _JSON_ERROR = re.compile(rf'.*\\n({_NAME}(?::[^"\\]{{0,500}})?)')
 """The error at the end of a traceback within a JSON text."""
 _REMOTE_ERROR = "RayTaskError("  # the traceback of another process follows
+_FRAME = '  File "'
 _IGNORED = "Exception ignored in"
 ENDED = "ended-by-error"
 """`rule` of the alert of an error after the last step that has no rule of its own."""
@@ -52,6 +54,8 @@ class TracebackReader:
             self._column, self._source, self.lines_left = begins, source, _MAX_LINES
         elif self.lines_left:
             self.lines_left -= 1
+            if source == self._source and (frame := text.find(_FRAME)) >= 0:  # a label may stand before the mark only
+                self._column = frame
             line = text[self._column :]
             is_within = not line.strip() or line[0] in " \t|+>" or _REMOTE_ERROR in line
             if source == self._source and not is_within:
@@ -82,6 +86,7 @@ class LogErrors:
         long and never mark the end."""
         if ("rain" in text or "Final " in text) and not quoted and _FINISHED.search(text[:_MAX_ERROR]):
             self._finished, self._finished_at = True, self._reading.last
+        text = behind_bars(text)
         if self._tracebacks.lines_left or "Traceback" in text or "Exception ignored" in text:
             self._forget()
             self._tracebacks.take(text, self._reading.source)
@@ -110,8 +115,9 @@ class LogErrors:
             return None
         cause, fix, rule = "", "", ENDED
         level: Level = "critical"
-        if self._ending:
-            ending, shown = self._ending
+        known = endings.find(errors[0]) if errors else None
+        if told := self._ending or (known and (known, errors[0])):
+            ending, shown = told
             cause, fix, level = ending.cause, ending.fix, ending.level
         elif shown := next(filter(endings.is_gpu_memory, errors), ""):
             rule, fix = endings.OUT_OF_MEMORY, endings.fixes_of(endings.OUT_OF_MEMORY)["any"]

@@ -15,8 +15,12 @@ NAME, KIND = "trainer_state.json", "trainer_state"
 
 
 def is_one(start: bytes) -> bool:
-    """Whether a file that begins with `start` is a `trainer_state.json`."""
-    return start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{" and b'"log_history"' in start
+    """Whether a file that begins with `start` is a `trainer_state.json`; of ms-swift's lines of JSON the last one holds
+    a `log_history`, too."""
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    first, _, rest = text.partition(b"\n")
+    is_lines = first.rstrip().endswith(b"}") and rest.strip()
+    return text[:1] == b"{" and b'"log_history"' in text and not is_lines
 
 
 def read_events(path: Path, at: float) -> Iterator[Event]:

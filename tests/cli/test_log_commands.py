@@ -90,7 +90,8 @@ def test_what_is_neither_a_log_nor_a_run(run_root, log_of):
         with pytest.raises(Problems, match="no log file, and no run of that name"):
             find(name, run_root)
     empty = log_of("nothing of worth\n")
-    for command in (["metrics"], ["diagnose", "--json"], ["status"], ["report"]):  # what cannot be read is not healthy
+    metrics = [["metrics", *options] for options in ([], ["--json"], ["--csv"], ["--last", "3"], ["--step", "1"])]
+    for command in (*metrics, ["diagnose", "--json"], ["status"], ["report"]):  # what cannot be read is not healthy
         code, text = rlrun(*command, empty)
         assert code == 2 and "no line with metrics" in text
 

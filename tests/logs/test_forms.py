@@ -86,6 +86,7 @@ PREFIXES = (
     "INFO:root:", "[INFO] ", "[rank0]: ", "trainer-1  | ", "INFO 05-01 10:00:00 trainer.py:123] ",
     "[2024-05-01 10:00:00,123][trainer][INFO] - ", "2024-05-01T10:00:00.123Z ",
     "May 01 10:00:00 node01 train[1234]: ", "05/01/2025 10:00:00 - INFO - __main__ - ", "[pod/trainer-0/main] ",
+    "[05/01/25 10:00:00] INFO     ", "                    INFO     ",
 )  # fmt: skip
 
 
@@ -166,6 +167,14 @@ def test_trainer_state(tmp_path: Path):
     path.write_text(text[: text.index("eval_loss")])  # cut while it was written
     with pytest.raises(Problems, match=r"trainer_state.json: .*; use a copy of the whole file"):
         list(open_log(path).events())
+
+
+def test_the_last_line_of_ms_swifts_jsonl_repeats_the_history_of_the_others(tmp_path: Path):
+    lines = [{"loss": 1.0, "global_step/max_steps": "1/2"}, {"loss": 0.5, "global_step/max_steps": "2/2"}]
+    last = {"global_step": 2, "best_metric": 0.5, "log_history": [{"loss": 1.0, "step": 1}], "memory": 12.5}
+    (path := tmp_path / "logging.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (*lines, last)))
+    found = [(event.step, dict(event.metrics)) for event in open_log(path).events() if isinstance(event, Step)]
+    assert found == [(1, {"loss": 1.0}), (2, {"loss": 0.5})]
 
 
 @pytest.mark.parametrize(

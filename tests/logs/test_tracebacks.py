@@ -62,8 +62,25 @@ TOLD = {
         "critical",
         "KeyError: 1",
     ),
+    "a frame of another process in between": (
+        f'{ONE}{TRACEBACK}(B pid=2) at node:   File "b.py", line 1\nValueError: x\n',
+        1,
+        "critical",
+        ": ValueError: x",
+    ),
     "a limit after the last step": (ONE + DONE + LIMIT, 1, "warn", "DUE TO TIME LIMIT ***"),
 }
+
+
+BAR = " 10%|█ | 1/10 [00:10<01:30, 10.0s/it, lr=1e-5]"
+TOLD |= {
+    f"{end} behind {bar}": (f"{ONE}{bar}{end}\n", 1, "critical", end.split("\n")[-1].removeprefix("[rank0]: "))
+    for bar in (BAR, BAR * 2, "Rows: 9 examples [00:10, 10.0 examples/s]")
+    for end in (
+        f"{TRACEBACK}OSError: x", "[rank0]: " + f"{TRACEBACK}OSError: x".replace("\n", "\n[rank0]: "), "OSError: y",
+        "Killed", "Segmentation fault (core dumped)", LIMIT.strip(), f"a label: {TRACEBACK}OSError: x",
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "step", "level", "end"), TOLD.values(), ids=TOLD)
@@ -85,6 +102,12 @@ def test_a_log_that_tells_its_end_has_done_all_its_steps(text, last):
     events = [*parser.feed((STEP.format(5) + text).encode()), *parser.finish()]
     found = [(event.step, event.steps) for event in events if isinstance(event, LogProgress)]
     assert found == ([] if last is None else [(last, last)])
+
+
+@pytest.mark.parametrize("error", ["OSError: [Errno 28] No space left on device", "IOError: x: Disk quota exceeded"])
+def test_the_cause_of_an_error_that_its_text_tells(error):
+    (alert,) = alerts(f"{ONE}{TRACEBACK}{error}\n{TRACEBACK}RuntimeError: [enforce fail at a] unexpected pos 6 vs 0\n")
+    assert alert.text == SAID + error and alert.cause.startswith("the disk") and "save_total_limit" in alert.fix
 
 
 def test_the_first_error_is_named_where_others_follow_from_it():

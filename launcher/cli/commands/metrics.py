@@ -51,11 +51,12 @@ def metrics(
         raise Problems(Problem("--step", "cannot go with --last", "use one of them"))
     source = find(name, root)
     steps: Steps = partial(source.steps, cache(partial(tell, style="yellow")))  # a note is printed once
+    if not any(each.metrics for each in steps()):
+        raise Problems(source.no_metrics)
     if last is not None:
         steps = partial(iter, source.last_steps(last))
     elif step is not None:
-        if not (values := series.values_of_step(steps(), step)):
-            raise Problems(source.no_metrics)
+        values = series.values_of_step(steps(), step)
         steps = partial(iter, [Step(step=step, metrics=values)])
     if as_csv:
         _print_csv(steps, wanted_keys)
@@ -99,8 +100,6 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
 
 def _show_all(source: LogOrRun, steps: Steps, keys: Sequence[str]) -> None:
     shown, names, last_step = series.overview(steps(), keys)
-    if not names:
-        raise Problems(source.no_metrics)
     series.check_keys(keys, names)
     if not shown:  # no metric of the log is known to be important
         shown, *_ = series.overview(steps(), sorted(names)[: series.TELLING])

@@ -17,6 +17,8 @@ from launcher.logs.forms.values import is_measurement, leading_number, unscaled
 MARK = "%|"
 _BAR = re.compile(r"%\|[^|]{0,4000}\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[([^]]{0,4000})\]?")
 """A bar from its mark on: count, total, and what stands in brackets behind them."""
+_CLOCK = re.compile(r"\[[0-9]{1,6}:[0-9:]{2,6}(?:<[^],]{1,30})?, [^]]{0,4000}\]")
+"""What a bar of tqdm ends with, also one without a total: `[00:10<01:30, 10.0s/it, loss=0.5]`."""
 _MAX_TITLE = 200  # characters before the mark
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
 _EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})(?:/([0-9]{1,9}))?", re.IGNORECASE)
@@ -64,6 +66,12 @@ class ProgressBars(Form):
             self.reading.bar = step
             steps = total * int(epoch[2] or 1) if epoch else total
             yield from self.reading.progress(step, steps, _seconds(elapsed), _seconds(left), per_step_s)
+
+
+def behind_bars(line: str) -> str:
+    """The text behind the last bar of a line: a program that ends prints on where its bar stopped."""
+    clocks = [*_CLOCK.finditer(line)] if "]" in line else []
+    return line[clocks[-1].end() :].lstrip() if clocks else line
 
 
 def _metrics_of(title: str, parts: Sequence[str]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from launcher.core.events import Event
+from launcher.logs.forms import values
 from launcher.logs.forms.numbering import LOOSE, NAMED
 from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import MOST_STEPS, after_training, evaluated, is_measurement, leading_number, to_number
@@ -25,7 +26,7 @@ _RESULTS_TITLE = re.compile(
     r"[^\w*#=]{0,12}(?:(validation|evaluation|eval|test) (?:results|metrics|scores)|\w{1,20} results):\s{0,8}", re.I
 )
 """The title that begins a block; its metrics may be of an evaluation."""
-_SHARE = re.compile(r" ?\([0-9.]{1,8} ?%\)$")
+_SHARE = re.compile(rf" ?\([0-9.]{{1,8}} ?%\)$|{values.SPREAD}$")
 _MARK = re.compile("[:=：]")
 _NUMBER_STARTS = frozenset("0123456789+-.nNiI")  # first characters of a number
 _MAX_LINE = 300  # most characters of a line of a block

@@ -20,7 +20,7 @@ from launcher.core.events import Event
 from launcher.core.metric_aliases import known
 from launcher.logs.forms.numbering import LOOSE, NAMED, PLACED, Epochs
 from launcher.logs.forms.reading import Form, LineReading
-from launcher.logs.forms.values import evaluated, is_beside_step, is_measurement, leading_number, of_evaluation
+from launcher.logs.forms.values import SPREAD, evaluated, is_beside_step, is_measurement, leading_number, of_evaluation
 
 _AFTER_STEP = ("time (ms) |", "Average reward score: ")
 """How lines of DeepSpeed and Megatron begin that belong to the step of the line before."""
@@ -29,7 +29,7 @@ _HEADING_LINE = 300  # most characters of a heading, and of the text read before
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
     r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _]|train(?:ing)?_|optimizer_)?"
-    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update)(?:\(train\))?"
+    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update|(episode|ep(?![a-z_])))(?:\(train\))?"
     rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
@@ -43,10 +43,13 @@ _POSITION = re.compile(
 """How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
 _RICH_BAR = re.compile(r"[━╸╺]{4,400}\s{1,8}(?:\d{1,3}%\s{1,4})?(\d{1,9}/\d{1,9})(?: \d[\d:]{6,8}(?: •.{0,40}?/s)?)?")
 """A bar of Rich around its count and total, with its share, clock and pace."""
+_EPOCH_BATCH = re.compile(r"^\[([0-9]{1,9}), {1,8}([0-9]{1,9})\](?= [a-z])", re.IGNORECASE)
+"""An epoch and a batch as PyTorch's tutorials print them: `[1,  2000] loss: 2.173`."""
 _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
 )
 """How a line with metrics of an evaluation begins: `[Val]`, `valid |`, `Test:`, `validate step: 5`."""
+_SET = re.compile(r"\W{0,8}(?:eval(?:uation)?|val(?:idation)?|test) set(?=:)", re.IGNORECASE)
 _ENTRY = re.compile(  # several words after a divider, or one word, before `:` or `=`
     r"(?:(?:[|,;\t]|  |^\s?[:)\]*•·>-])[\s:)\]*•·>-]{0,20}([A-Za-z][\w ./@%()-]{0,80}?)"
     r"|(?<![^\s/])([A-Za-z][\w./@%-]{0,80}(?: \([\w/]{1,10}\))?))"
@@ -65,12 +68,21 @@ _PAIRS = re.compile(
 """The text allowed before a step: only pairs, such as `epoch=0/micro_step=10/` or `Epoch: 1 | `, or nothing. A value
 ends where no letter or digit follows, so that a line matches in one way only; otherwise the time would grow
 exponentially with its length."""
+_VALUE = (
+    r"([a-z_][\w.]{0,40}\(\[?[-+.\dni][^()]{0,100}\)|[-+]?(?:[.\d](?:[^\s,;|()]|,(?=\d)){0,40}|nan\b|inf(?:inity)?\b))"
+    rf"%?(?:{SPREAD})?"
+)
+"""A value, with its spread: `12.3GB/80GB`, `tensor(1.9, grad_fn=<X>)`, `0.20 ± 0.03`."""
 _SPACED_PAIR = re.compile(
-    r"[\s:\])-]{0,8}([A-Za-z][\w./%-]{0,40}(?: [A-Za-z][\w./%-]{0,40}){0,2}):? {1,8}(?=[-+.\dnNiI])([-+.\w]{1,60})"
-    r"(?: {0,2}(?:%|[A-Za-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}"
+    r"[\s:\])-]{0,8}([a-z][\w./%-]{0,40}(?: [a-z][\w./%-]{0,40}){0,2}):? {1,8}"
+    + _VALUE
+    + r"(?: {0,2}(?:%|[a-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}",
+    re.IGNORECASE,
 )
 _EPOCH_HEADING = re.compile(r"\W{0,8}epoch[ :=#]{0,3}([0-9]{1,9})(?:\s?/\s?[0-9]{1,9})?\W{0,8}", re.IGNORECASE)
-_WORDS = re.compile(r"([A-Za-z][\w./@%-]{0,40})\s{1,4}([-+]?[.0-9][-+.\w]{0,40})%?(?:\s?\([^()]{0,40}\))?(?:\s{1,8}|$)")
+_WORDS = re.compile(
+    rf"([a-z][\w./@%-]{{0,40}})\s{{1,4}}{_VALUE}(?:\s?\([^()]{{0,40}}\))?(?:\s{{1,8}}|$)", re.IGNORECASE
+)
 _DECORATION = re.compile(r"[\W_]{0,200}")
 _PANEL = "╭"
 _BESIDE_STEP = re.compile(
@@ -83,7 +95,7 @@ def step_header(text: str) -> tuple[int, int] | None:
     """(step, total or 0) of a line that is a heading: `===== Step 5/100 =====`; None where it is not one."""
     if len(text) > _HEADING_LINE:
         return None
-    if not (matches := [*_STEP.finditer(text)]):
+    if not (matches := _named_steps(text)):
         place = _POSITION.fullmatch(text.strip(" :"))
         return (_integer(place[3]), _integer(place[4])) if place and place[3] else None
     around = _BESIDE_STEP.sub("", _STEP.sub("", text).strip().removesuffix(":"))
@@ -92,12 +104,18 @@ def step_header(text: str) -> tuple[int, int] | None:
 
 def step_before(text: str) -> tuple[int, int] | None:
     """(step, total or 0) in the text before a dict: `Global step 5: {...}`; None where there is none."""
-    match = _STEP.search(text[-_HEADING_LINE:])
-    return _step_and_total(match) if match else None
+    matches = _named_steps(text[-_HEADING_LINE:])
+    return _step_and_total(matches[0]) if matches else None
+
+
+def _named_steps(text: str) -> list[re.Match[str]]:
+    """What names a step in a text; an episode is one where nothing else is."""
+    matches = [*_STEP.finditer(text)]
+    return [match for match in matches if not match[1]] or matches
 
 
 def _step_and_total(match: re.Match[str]) -> tuple[int, int]:
-    return _integer(match[1]), _integer(match[2])
+    return _integer(match[2]), _integer(match[3])
 
 
 def _integer(digits: str | None) -> int:
@@ -119,11 +137,12 @@ class NamedStep:
 
 def step_line(text: str) -> NamedStep | None:
     """The step and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
-    text = _RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1) if "━" in text else text
+    text = _RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1) if "━" in text else _EPOCH_BATCH.sub(r"epoch \1 step \2", text)
     place = _POSITION.match(text)
-    named = _STEP.search(text[:_MAX_LINE])
-    if named is None:
-        return _position_line(text, place) if place and any(place.groups()) else None
+    place, matches = place if place and any(place.groups()) else None, _named_steps(text[:_MAX_LINE])
+    if not matches or (place and matches[0][1]):
+        return _position_line(text, place) if place else None
+    named = matches[0]
     before, rest = text[max(named.start() - _HEADING_LINE, 0) : named.start()], text[named.end() : _MAX_LINE]
     begins = _PAIRS.fullmatch(before) is not None
     metrics = _entries(rest) | (_entries(f"|{before}") if begins else {})
@@ -176,37 +195,44 @@ def _name_after_blanks(text: str, value_end: int, entry: re.Match[str]) -> str:
 
 
 def _unmarked_entries(text: str) -> dict[str, float]:
-    """`loss 0.5 lr 1e-5`: names and numbers with only blanks between them, or as `_separated_entries` reads."""
-    plain = text.lstrip(" :-])\t").rstrip()
-    words = [*_WORDS.finditer(plain)]
-    if sum(len(pair[0]) for pair in words) != len(plain):
-        return _separated_entries(text)
-    return {pair[1]: number[0] for pair in words if (number := leading_number(pair[2]))}
+    """`loss 0.5 lr 1e-5`, `: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. What cannot be
+    read is left out; empty for prose."""
+    barred, plain = "|" in text, text.lstrip(" :-])\t").rstrip()
+    divider = r"\|" if barred else r"[,;] (?![^()]{0,100}\))| - "
+    parts = [part for part in re.split(divider, plain) if part.strip(" :-])\t")]
+    if len(parts) > 1:
+        pairs = [pair for part in parts if (pair := _SPACED_PAIR.fullmatch(part))]
+        unread = len(parts) - len(pairs)
+    else:
+        pairs, unread = [*_WORDS.finditer(plain)], len(_WORDS.sub("", plain).split())
+    metrics = {pair[1]: number[0] for pair in pairs if (number := leading_number(pair[2]))}
+    whole = barred or (len(parts) == 1 and not unread)
+    return metrics if whole or _is_log(metrics, len(pairs), unread) else {}
 
 
-def _separated_entries(text: str) -> dict[str, float]:
-    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars or dashes. Empty for prose: other text between
-    them, too few known names, or whole numbers only."""
-    barred = "|" in text
-    parts = [part for part in re.split(r"\|" if barred else "[,;] | - ", text) if part.strip(" :-])")]
-    pairs = [(match[1], number[0]) for part in parts if (match := _SPACED_PAIR.fullmatch(part))
-             and (number := leading_number(match[2]))]  # fmt: skip
-    metrics = dict(pairs)
-    is_log = len(parts) > 1 and len(metrics) == len(parts) <= 2 * sum(map(known, metrics))
-    return metrics if barred or (is_log and not all(map(float.is_integer, metrics.values()))) else {}
+def _is_log(metrics: dict[str, float], pairs: int, unread: int) -> bool:
+    """Whether so many pairs and other texts are no prose: half of them are known metrics, more than there are other
+    texts, and not all are whole numbers."""
+    named = sum(known(name) or is_measurement(name) for name in metrics)
+    return unread < named and pairs + unread <= 2 * named and not all(map(float.is_integer, metrics.values()))
 
 
 def _may_name_step(text: str) -> bool:
     """Whether a line may have a word of `_STEP`; a fast test, as most lines have none."""
-    return any(part in text for part in ("tep", "ter", "ollout", "pdate", "TEP", "TER"))
+    return any(part in text for part in ("ep", "ter", "ollout", "pdate", "Ep", "EP", "TER"))
 
 
 class BesideSteps(Form):
-    """Metrics on the line after that of their step: `time (ms) | forward: 1.2 | backward: 2.4`."""
+    """Metrics on the line after that of their step: `time (ms) | forward: 1.2 | backward: 2.4`, or of an evaluation:
+    `Test set: Average loss: 0.05, Accuracy: 9800/10000 (98%)`, where a fraction may be a count."""
 
     def read(self, line: str) -> Iterator[Event] | None:
-        after_step = self.reading.kind == "lines" and line.startswith(_AFTER_STEP)
-        metrics = _entries(f"|{line.removeprefix(_AFTER_STEP[0])}") if after_step else {}
+        if self.reading.kind != "lines":
+            return None
+        if label := _SET.match(line):
+            metrics = {k: v for k, v in _entries(line[label.end() :]).items() if is_measurement(k)}
+            return self.reading.evaluation(evaluated(metrics, labelled=True)) if metrics else None
+        metrics = _entries(f"|{line.removeprefix(_AFTER_STEP[0])}") if line.startswith(_AFTER_STEP) else {}
         return self.reading.step(self.reading.last or 0, metrics) if metrics else None
 
 
@@ -220,7 +246,7 @@ class NamedSteps(Form):
         self._epochs = Epochs()
 
     def read(self, line: str) -> Iterator[Event] | None:
-        if not (_may_name_step(line) or "poch" in line or "/" in line[:40] or "━" in line):
+        if not (_may_name_step(line) or line.startswith("[") or "/" in line[:40] or "━" in line):
             return None
         if named := step_line(line):
             return self._events(named)

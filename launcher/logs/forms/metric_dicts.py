@@ -34,7 +34,10 @@ class MetricDicts(Form):
     def _read_dicts(self, line: str) -> Iterator[Event]:
         self.rest = line
         for before, text in dicts.pieces(line):
-            for node in dicts.records(dicts.parse(text) or {}):
+            whole = dicts.parse(text) or {}
+            if self.reading.steps:
+                whole.pop("log_history", None)  # it repeats the steps above
+            for node in dicts.records(whole):
                 events = None if before.strip() else self._json_line(node)
                 if not events and (metrics := _measured_entries(node, before)):
                     events = self._metrics(before, metrics)

@@ -11,24 +11,27 @@ from collections.abc import Iterator, Sequence
 
 from launcher.core.events import Event
 from launcher.logs.forms.dicts import BESIDE, STEP_NAME, as_step
-from launcher.logs.forms.numbering import NAMED
+from launcher.logs.forms.numbering import LOOSE, NAMED
 from launcher.logs.forms.reading import Form
 from launcher.logs.forms.values import is_measurement, to_number
 
-_STEP_COLUMNS = (*BESIDE, "epoch")
+_STEP_COLUMNS = (*BESIDE, "episode", "epoch")
 _SEPARATORS = ("\t", "|", "│", ";", ",", "  ")
 _HTML = re.compile(r"<(t[hd])\b[^<>]{0,200}>([^<>]{0,200})</\1>")
 _ROW_BORDER = re.compile(r"[-|:+=\s]{3,4000}|\s{0,4000}[\u2500-\u257f].{0,4000}")
 """A line between rows."""
+_NAME = re.compile(r"[A-Za-z_][\w ./@%()-]{0,200}")
 _MAX_ROW = 4_000  # most characters of a row
 
 
 class Tables(Form):
-    """Reads the rows below a header. A row of HTML may be on several lines."""
+    """Reads the rows below a header; without a column of steps they are counted. A row of HTML may be on several
+    lines."""
 
     ends_block = True
     _names: Sequence[str] = ()
     _separator = ""
+    _step_column: int | None = None
     _html_cells: tuple[str, ...] = ()
 
     def read(self, line: str) -> Iterator[Event] | None:
@@ -44,13 +47,17 @@ class Tables(Form):
             if _ROW_BORDER.fullmatch(line):
                 return iter(())
             self._names = ()
-        separator = next((separator for separator in _SEPARATORS if separator in line.strip()), "")
-        is_header = separator and self._is_header(_split_cells(line, separator), separator)
-        return iter(()) if is_header else None
+        if separator := next((separator for separator in _SEPARATORS if separator in line.strip()), ""):
+            self._begin(_split_cells(line, separator), separator)
+        return None
 
     def _is_row(self, cells: Sequence[str]) -> bool:
-        same_columns = bool(self._names) and len(cells) == len(self._names)
-        return same_columns and as_step(cells[self._step_column]) is not None
+        if not self._names or len(cells) != len(self._names):
+            return False
+        if self._step_column is not None:
+            return as_step(cells[self._step_column]) is not None
+        measured = [cell for name, cell in zip(self._names, cells, strict=True) if is_measurement(name)]
+        return all(to_number(cell or "nan") is not None for cell in measured)
 
     def _html_row(self, line: str) -> Sequence[str]:
         """The row that ends on the line; empty for a header, and within a row."""
@@ -62,28 +69,27 @@ class Tables(Form):
             return cells
         if cells:
             self._names = ()
-            self._is_header(cells, "<")
+            self._begin(cells, "<")
         return ()
 
-    def _is_header(self, names: Sequence[str], separator: str) -> bool:
+    def _begin(self, names: Sequence[str], separator: str) -> None:
+        """Take the names of the columns if it is a header."""
         plain, of_metric = [name.casefold() for name in names], [name.rpartition(" - ")[2] for name in names]
         steps = [name for name in _STEP_COLUMNS if name in plain] or [*filter(STEP_NAME.fullmatch, plain)]
         measured = "wall time" in plain or any(map(is_measurement, of_metric))  # as TensorBoard names what it exports
-        if not steps or not measured or any(to_number(name) is not None for name in names):
-            return False
-        self._names = of_metric if len({*of_metric}) == len(names) else names  # W&B: `run - train/loss`
-        self._separator = separator
-        self._step_column = plain.index(steps[0])
-        return True
+        if measured and (steps or all(map(_NAME.fullmatch, names))) and all(to_number(name) is None for name in names):
+            self._names = of_metric if len({*of_metric}) == len(names) else names  # W&B: `run - train/loss`
+            self._separator = separator
+            self._step_column = plain.index(steps[0]) if steps else None
 
     def _events(self, row: Sequence[str]) -> Iterator[Event]:
         if not row:
             return
-        step, cells = as_step(row[self._step_column]) or 0, dict(zip(self._names, row, strict=True))
-        del cells[self._names[self._step_column]]
+        cells, column = dict(zip(self._names, row, strict=True)), self._step_column
+        step = None if column is None else as_step(cells.pop(self._names[column]))
         metrics = {name: number for name, cell in cells.items() if (number := to_number(cell)) is not None}
-        if metrics and self.reading.numbers.admits("lines", NAMED, step):
-            yield from self.reading.step(step, metrics)
+        if metrics and self.reading.numbers.admits("lines", LOOSE if column is None else NAMED, step):
+            yield from self.reading.step(self.reading.numbers.next(None) if step is None else step, metrics)
 
 
 def _split_cells(line: str, separator: str) -> Sequence[str]:

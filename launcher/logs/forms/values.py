@@ -15,7 +15,9 @@ _PREFIX = re.compile(_NUMBER.replace("nan|inf", r"\.?nan|\.?inf"), re.IGNORECASE
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
-_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9,\])]|\.[0-9])")
+_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9\])]|[.,][0-9])")
+SPREAD = r" ?(?:±|\+/?-) ?[-+.\w]{1,20}%?"
+"""What stands behind a mean: `0.20 ± 0.03`."""
 _SCALE = re.compile(r"([kKM])(?!\w)")
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6}  # without G, the unit of memory, which metrics have in gigabytes
 _CLOCK = re.compile(r"[:_][0-9]|-[0-9]{2}-")
@@ -43,7 +45,7 @@ def leading_number(text: str) -> tuple[float, int] | None:
         return None
     digits, end = match[0].replace(",", ""), match.end()
     after = text[end : end + 1]
-    if after == "," and (decimal := _DECIMAL_COMMA.match(text)):
+    if after == "," and "," not in match[0] and (decimal := _DECIMAL_COMMA.match(text)):
         return float(f"{decimal[1]}.{decimal[2]}"), decimal.end()
     number = float(digits if digits[-1] <= "9" else digits.replace(".", ""))  # YAML writes .nan
     scale = _SCALE.match(text, end) if after in _SCALES else None
@@ -79,7 +81,7 @@ def is_measurement(name: str) -> bool:
     """Whether a metric of this name is a measurement of training, not a setting, a count or a clock: lines of loose
     form are read only if they have one."""
     plain = name.replace(" ", "_").casefold()
-    last = re.split("[./]", re.sub("[./_](?:avg|mean)$", "", plain))[-1]
+    last = re.split("[./]", re.sub("^(?:avg|mean|average)_|[./_](?:avg|mean)$", "", plain))[-1]
     of_path = "/" in plain and last.endswith(("_loss", "_reward"))
     return of_path or plain.startswith(_PREFIXES) or "line" in (_evidence(name), _evidence(last))
 
