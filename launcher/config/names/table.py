@@ -105,9 +105,9 @@ class Table:
         if len({meaning.ours or meaning.instead for name in longer_names for meaning in self.named[name]}) == 1:
             return longer_names[0], self.named[longer_names[0]]
         section, _, name = key.rpartition(".")
-        meanings = self.named.get(name, ())
+        full_name, meanings = self.find(name) if section else (name, ())
         if matches := tuple(each for each in meanings if each.may_stand_in(section)):
-            return name, matches
+            return full_name, matches
         while section:
             if meanings := self.named.get(section, ()):
                 return section, () if any(meaning.ours for meaning in meanings) else meanings
