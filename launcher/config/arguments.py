@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -96,6 +97,11 @@ def read_arguments(
         word = queue.popleft()
         if word.dashes:
             arguments.unknown.append(word)
+            continue
+        if parts := slips.several_in_one(word.text, (*groups, *PLAIN)):
+            got = f"holds {len(parts)} arguments in one pair of quotes"
+            arguments.problems.append(Problem(short_repr(word.text), got, f"use {shlex.join(parts)}"))
+            queue.extendleft(replace(word, text=part) for part in reversed(parts))
             continue
         override = _read_word(word, arguments, groups)
         if override is None:
