@@ -127,6 +127,11 @@ class Player:
         for first in (self.tried[part::parts] for part in range(parts)):
             yield from zip(first, self.play_together([(one.row, one.what, one.turns) for one in first]), strict=True)
 
+    @property
+    def slow(self) -> Played | None:
+        """The first slow one of all that was tried, but for the very first, which starts a process."""
+        return next((one for one in self.tried[1:] if one.seconds > SLOW_S), None)
+
     def _result_of(self, future: Future[T], late: T) -> T:
         try:
             return future.result(min(self.environment.timeout_s, SLOW_S) + self.environment.tool_timeout_s)
@@ -189,9 +194,10 @@ def try_environment(
         player, results, started = Player(environment, sessions, tried), list[CheckResult](), time.monotonic()
         for row in rows:
             results += _try_row(player, row)
-            if any_failed(results) or time.monotonic() - started > ROWS_S:
+            if any_failed(results) or player.slow or time.monotonic() - started > ROWS_S:
                 break
-        for look in (_check_repeats, partial(_check_leaks, rows=rows, many=many), _check_without_files):
+        looks = _check_repeats, partial(_check_leaks, rows=rows, many=many), _check_without_files
+        for look in looks[:1] if player.slow else looks:
             results += [] if any_failed(results) else look(player)
         yield from dict.fromkeys(results)
         if all(one.level == "OK" for one in results):
@@ -219,9 +225,14 @@ def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
         player.tried.append(played)
         scores[what] = played.final.reward
         yield from _check_results(player.environment, played)
-    if slow := [played for played in player.tried[1:] if played.row is row and played.seconds > SLOW_S]:
-        got = f"{slow[0].where} takes {slow[0].seconds:.0f} s"  # the very first starts a process
-        yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
+        if player.slow:
+            got = f"{played.where} takes {played.seconds:.0f} s"
+            fix = "use a quicker tool, or environment.tool_timeout_s=5"
+            if player.sessions.holds().get("silent_s", 0) > SLOW_S / 2:
+                got = f"{got}, in which no other episode goes on"
+                fix = "await what takes long, or leave async out, and it runs in a thread"
+            yield CheckResult("WARN", "environment", f"{got}; leaks were not looked for", fix)
+            break  # the others may be as slow
     yield from _check_ranking(player, row, {what: score for what, score in scores.items() if score is not None})
     unscored = [what for what, score in scores.items() if score is None]
     if unscored and len(unscored) < len(scores):
