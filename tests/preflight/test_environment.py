@@ -68,9 +68,15 @@ def test_each_fault_is_named(methods: dict[str, str], many: int, message: str) -
     assert len(wrong) == 1 and message in wrong[0], wrong
 
 
-def test_a_score_that_no_answer_changes_is_doubtful() -> None:
-    doubts = [text for level, text in results("Does", 8, reward="0.5") if level == "WARN"]
-    assert doubts == ["an empty answer scores 0.5, the ground truth 0.5, and so does all else"]
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"reward": "0.5"}, "an empty answer scores 0.5, the ground truth 0.5, and so does all else"),
+        ({"end": "setattr(self, 'truth', '')"}, f"the right answer scores 1 alone, and 0 after end({ARGUMENTS})"),
+    ],
+)
+def test_a_doubtful_score_is_named(methods: dict[str, str], message: str) -> None:
+    assert [text for level, text in results("Does", 8, **methods) if level == "WARN"] == [message]
 
 
 def test_a_slow_tool_is_named_and_not_tried_further(monkeypatch: pytest.MonkeyPatch) -> None:
