@@ -20,7 +20,7 @@ from launcher.config.request import SourcedOverride
 from launcher.config.slips import FindRun
 from launcher.core.composition import parse_override
 from launcher.core.overrides import quoted
-from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, shortened, suggest
 from launcher.core.redaction import is_secret_name
 
 PARTS = "reward.parts"
@@ -100,7 +100,7 @@ def read_arguments(
             continue
         if parts := slips.several_in_one(word.text, (*groups, *PLAIN)):
             got = f"holds {len(parts)} arguments in one pair of quotes"
-            arguments.problems.append(Problem(short_repr(word.text), got, f"use {shlex.join(parts)}"))
+            arguments.problems.append(Problem(short_repr(word.text), got, f"use {shortened(shlex.join(parts), 1000)}"))
             queue.extendleft(replace(word, text=part) for part in reversed(parts))
             continue
         override = _read_word(word, arguments, groups)
