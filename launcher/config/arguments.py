@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from launcher.config.request import SourcedOverride
 from launcher.config.slips import FindRun
 from launcher.core.composition import parse_override
 from launcher.core.overrides import quoted
-from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, shortened, suggest
 from launcher.core.redaction import is_secret_name
 
 PARTS = "reward.parts"
@@ -96,6 +97,11 @@ def read_arguments(
         word = queue.popleft()
         if word.dashes:
             arguments.unknown.append(word)
+            continue
+        if parts := slips.several_in_one(word.text, (*groups, *PLAIN)):
+            got = f"holds {len(parts)} arguments in one pair of quotes"
+            arguments.problems.append(Problem(short_repr(word.text), got, f"use {shortened(shlex.join(parts), 1000)}"))
+            queue.extendleft(replace(word, text=part) for part in reversed(parts))
             continue
         override = _read_word(word, arguments, groups)
         if override is None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.config.names.values import HUB_ID, PATH_SETTINGS, is_local_path, words_of_value
@@ -23,7 +24,9 @@ _QUOTES = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛",
 _INVISIBLE = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _ASCII = str.maketrans(_DASHES | _QUOTES | _INVISIBLE)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_FACTORS = {"k": 1e3, "m": 1e6, "%": 0.01}
+_FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "%": 0.01}
+"""By the sign behind a number; `m` may also be minutes."""
+_CLOSED_BY = {"[": "]", "{": "}", "(": ")"}
 HUB_ADDRESS = re.compile(
     r"(?:https?://(?:[^\s/@]{0,200}@)?)?(?:www\.)?(?:(?:huggingface|hf|modelscope)\.(?:co|cn)/|hf:/*)(?:datasets/|models/)?([\w.-]+/[\w.-]+)"
 )
@@ -66,13 +69,13 @@ def in_ascii(text: str) -> str:
 
 def number_meant(text: str) -> str:
     """The number that a text stands for, as it is typed here: `0,001`, `1 000`, `10k`, `5%`; else empty."""
-    plain = in_ascii(text).strip(" \t\"'`;,")
+    plain = in_ascii(text).strip(" \t\"'`;,=")
     if re.fullmatch(r"[1-9]\d{0,2}(?:[, _']\d{3})+", plain):
         plain = re.sub(r"\D", "", plain)
     elif re.fullmatch(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?", plain):
         plain = plain.replace(",", ".")
-    elif found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([kKmM%])", plain):
-        plain = f"{float(found[1]) * _FACTORS[found[2].lower()]:.10g}"
+    elif found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([kKM%])", plain):
+        plain = f"{float(found[1]) * _FACTORS[found[2]]:.10g}"
     return plain if _NUMBER.fullmatch(plain) else ""
 
 
@@ -92,6 +95,16 @@ def other_characters(word: str, settable: Sequence[str]) -> Problem | None:
     return Problem(name, got, f"use {name}{equals}{typed}")
 
 
+def several_in_one(word: str, settable: Sequence[str]) -> list[str]:
+    """The arguments that a word holds, such as a shell's variable in quotes; nothing where it is one argument."""
+    with suppress(ValueError):  # quotes that do not match
+        parts = shlex.split(word)
+        names = [part.lstrip("+~").partition("=") for part in parts]
+        if len(parts) > 1 and all(equals and name.partition(".")[0] in settable for name, equals, _ in names):
+            return parts
+    return []
+
+
 def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequence[str]) -> Problem:
     """What to type for a word that has no `=`. `known` are the choices of each group."""
     key, colon, value = word.partition(":")
@@ -109,18 +122,33 @@ def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequ
     return Problem(short_repr(word), "names no setting", "use key=value")
 
 
+def _missing_brackets(value: str) -> str | None:
+    """The brackets that close those that are open; None where one is closed that is not."""
+    missing = ""
+    for sign in value:
+        if sign in _CLOSED_BY:
+            missing = _CLOSED_BY[sign] + missing
+        elif sign in _CLOSED_BY.values():
+            if not missing.startswith(sign):
+                return None
+            missing = missing[1:]
+    return missing
+
+
 def unreadable(key: str, value: str) -> Problem:
     """Why Hydra cannot read a value, and how to type it."""
-    opened, closed = (sum(value.count(sign) for sign in signs) for signs in ("[{(", "]})"))
+    closing = _missing_brackets(value)
     unquoted = re.sub(r"""["'](\w+)["']\s*:""", r"\1:", value)
     is_plain = value.isprintable() and not set(value) & set('"\\$')
     if value != unquoted and TARGET not in value:
         why, typed = "has quotes around names", unquoted
+    elif value[:1] in "({" and _NUMBER.fullmatch(number := value[1:-1].strip()):
+        why, typed = "has brackets around a number", number
     elif re.fullmatch(r"\([^()]*\)", value):
         why, typed = "has round brackets, and a list has square ones", f"[{value[1:-1]}]"
-    elif opened > closed and is_plain and not set(value) & set("{}()'"):
-        why, typed = "has a bracket that is not closed", value + "]" * (opened - closed)
-    elif opened != closed:
+    elif closing and is_plain and not set(value) & set("()'"):
+        why, typed = "has a bracket that is not closed", value + closing
+    elif closing != "":
         why, typed = "has brackets that do not match", quoted(value) if is_plain else ""
     else:
         why, typed = "cannot be read", quoted(value) if is_plain else ""

@@ -56,6 +56,6 @@ class PythonFile:
         path = Path(self.path)
         beside = [each.name for each in path.expanduser().parent.glob("*.py")] if self.path.isprintable() else []
         fix = "use a Python file"
-        if nearest(path.name, beside):
+        if nearest(path.name, beside, cutoff=0.75):  # they share the ending
             fix = suggest(path.name, beside, before=f"{self.group}.path={self.path.removesuffix(path.name)}")
         return Problem(f"{self.group}.path", got, fix, "bad-file")

@@ -65,7 +65,7 @@ PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
 _CONVERSATIONS = ("messages", "conversations")
 _SYSTEM = ("system", "system_prompt")
 _THOUGHT_END, _THINK_TAGS = "</think>", re.compile(r"\A\s*<think>\s*|\s*</think>\s*\Z")
-_TEMPLATE_ARGS = ("tools", "chat_template_kwargs")
+_TEMPLATE_ARGS, _SIGNS = ("tools", "chat_template_kwargs"), re.compile(r"\W+")
 TEMPLATE_FIELDS = "template_fields"
 """Column of prepared rows: JSON of what the chat template reads of a row, apart from roles and contents."""
 READ_KEYS = frozenset(
@@ -154,7 +154,15 @@ def _prompt_row(where: str, values: ReadKeys, prompt_key: str | None, response_k
         reply_key = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if reply_key is not None:
         truth = truth_of(reply_key, _read_answer(reply_key, required(values, reply_key, response_key=response_key))[0])
-    return _row(where, values, prompt, None, truth)
+    row = _row(where, values, prompt, None, truth)
+    if reply_key and row.ground_truth and not _tells(truth or "", row.ground_truth):
+        values.read.discard(reply_key)
+    return row
+
+
+def _tells(answer: str, truth: str) -> bool:
+    """Whether the ground truth stands in an answer, however its numbers and formulas are written."""
+    return truth in answer or _SIGNS.sub("", truth) in _SIGNS.sub("", answer)
 
 
 def _pair(where: str, values: ReadKeys, prompt_key: str | None) -> Row:

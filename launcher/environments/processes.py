@@ -84,6 +84,7 @@ class Processes(Sessions):
                 info = psutil.Process(worker.process.pid)
                 counts += Counter(bytes=info.memory_info().rss, files=info.num_fds(), threads=info.num_threads())
                 counts["children"] += len(info.children(recursive=True))
+            counts["silent_s"] = max(counts["silent_s"], int(worker.silent_s))
         return counts
 
     def tools(self) -> list[Mapping[str, Any]] | str:
@@ -102,7 +103,7 @@ class _EnvironmentProcess:
         self.waiting = dict[int, tuple[Future[Any], type]]()
         self.numbers, self.lock, self.failed = count(), threading.Lock(), 0
         self.tools: list[Mapping[str, Any]] = []
-        self.why = "the environment's process is not running"
+        self.why, self.silent_s = "the environment's process is not running", 0.0
 
     def ready(self) -> str:
         """Start it unless it is running. Returns why that failed, "" if it did not."""
@@ -148,7 +149,9 @@ class _EnvironmentProcess:
         why = ""
         while True:
             try:
-                response = receive(channel, time.monotonic() + SILENT_S)
+                begun = time.monotonic()
+                response = receive(channel, begun + SILENT_S)
+                self.silent_s = max(self.silent_s, time.monotonic() - begun)
                 if "id" in response:
                     with self.lock:
                         future, kind = self.waiting[response["id"]]

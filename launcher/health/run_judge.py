@@ -146,9 +146,10 @@ def read_run_rules(run: RunSpec) -> tuple[HealthRules, HealthRules]:
     profile["metrics"] = {**profile.get("metrics", {}), **metrics}
     known, problems = [*run_rules["rules"], *profile.get("rules", {})], list[Problem]()
     for name, changes in settings.rules.items():
-        if name not in known and "when" not in changes and (near := nearest(name, known)):
+        if name not in known and "when" not in changes:
             got = "is no rule of the run's profile, and has no condition of its own"
-            problems.append(Problem(f"health.rules.{name}", got, f"did you mean {near}?", "unknown-setting"))
+            fix = f"did you mean {near}?" if (near := nearest(name, known)) else "use one of docs/health.md"
+            problems.append(Problem(f"health.rules.{name}", got, fix, "unknown-setting"))
         node = run_rules if name in run_rules["rules"] else profile
         node["rules"] = {**node.get("rules", {}), name: {**node.get("rules", {}).get(name, {}), **changes}}
     if problems:

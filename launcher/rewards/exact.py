@@ -20,12 +20,13 @@ class Exact(Reward):
     """Ignore case: `Paris` equals `paris`."""
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [float(answer.ground_truth is not None
-                      and self._normalize(answer.response) == self._normalize(answer.ground_truth))
+        return [float(not self.unscorable_reason(answer)
+                      and self._normalize(answer.response) == self._normalize(answer.ground_truth or ""))
                 for answer in answers]  # fmt: skip
 
     def unscorable_reason(self, answer: Answer) -> str:
-        return "has no ground truth, which reward Exact compares with" if answer.ground_truth is None else ""
+        is_blank = not self._normalize(answer.ground_truth or "")  # an empty answer would be right
+        return "has no ground truth, which reward Exact compares with" if is_blank else ""
 
     def reference_response(self, answer: Answer) -> str | None:
         return answer.ground_truth

@@ -167,7 +167,8 @@ class Sessions(ABC):
         fault. `rlrun env check` uses it."""
 
     def holds(self) -> Mapping[str, int]:
-        """Resources of its processes: `bytes` of memory, open `files`, `threads` and `children`; empty if unknown."""
+        """Resources of its processes: `bytes` of memory, open `files`, `threads` and `children`; and `silent_s`, the
+        longest time in which one of them let no episode go on. Empty if unknown."""
         return {}
 
 

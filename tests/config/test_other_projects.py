@@ -206,6 +206,8 @@ EXACT = [
     ("eval.sampling.temperature=0.7", "eval.sampling.temperature: no group or setting 'eval';"
                                       " did you mean sampler.temperature?"),
     # ours, without a group or with another one, or of another choice
+    ("algorithm.clip_ratio=0.2", "algorithm.clip_ratio: actor_rollout_ref.actor.clip_ratio is verl's name;"
+     " use algorithm.clip_ratio_low=0.2 algorithm.clip_ratio_high=0.2 (both sides of the range)"),
     ("critic.lr=1e-3", "critic.lr: Critic has no setting 'lr'; use critic.optim.lr=1e-3"),
     ("algorithm.gamma=0.9", "algorithm.gamma: GRPO has no setting 'gamma';"
                             " algorithm.gamma is a setting of algorithm=ppo"),

@@ -121,6 +121,7 @@ def test_what_is_clear_works(typed: list[str], means: dict[str, object]) -> None
 @pytest.mark.parametrize(
     ("text", "number"),
     [("0,001", "0.001"), ("1,024", "1024"), ("1 000", "1000"), ("10k", "10000"), ("5%", "0.05"),
+     ("2M", "2000000"), ("2m", ""), ("=3", "3"),
      ("−1", "-1"), ("1e-4;", "1e-4"), ("abc", ""), ("1.2.3", ""), ("1,2,3", ""), ("", "")],
 )  # fmt: skip
 def test_numbers_that_are_meant(text: str, number: str) -> None:
@@ -199,7 +200,17 @@ WRONG: list[tuple[Any, Any]] = [
     ("trainer.run_root='~no-such-user/x'", "trainer.run_root: got '~no-such-user/x',"
                                            " could not determine home directory; use another folder"),
     # what cannot be read
-    ("seed=[1,{", "seed: '[1,{' has brackets that do not match; use 'seed=\"[1,{\"'"),
+    ("seed=[1,2}", "seed: '[1,2}' has brackets that do not match; use 'seed=\"[1,2}\"'"),
+    ("reward.kwargs={a:[1,2",
+     "reward.kwargs: '{a:[1,2' has a bracket that is not closed; use 'reward.kwargs={a:[1,2]}'"),
+    ("seed={8}", "seed: '{8}' has brackets around a number; use seed=8"),
+    ("data.instruction={question}",
+     """data.instruction: '{question}' cannot be read; use 'data.instruction="{question}"'"""),
+    (["sampler.n=four 'seed=1' optim.lr==1e-4"],
+     ["\"sampler.n=four 'seed=1' optim.lr==1e-4\": holds 3 arguments in one pair of quotes;"
+      " use sampler.n=four seed=1 optim.lr==1e-4",
+      "optim.lr: got '=1e-4'; use optim.lr=1e-4", "sampler.n: got 'four'; use a whole number"]),
+    ("trainer.save_freq=10m", "trainer.save_freq: got '10m'; use a whole number"),  # minutes, or a million
     ("data.prompt_key=\udc80", "data.prompt_key: '\\udc80' cannot be read; use key=value"),
     # a sweep
     ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep; use -m, or one value, or for a list 'sampler.n=[2,4]'"),

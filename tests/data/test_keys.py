@@ -52,6 +52,7 @@ def test_a_key_that_changes_the_meaning_is_read_or_named(tmp_path: Path, case: d
         assert case["named"] in row.unread
         line = next(result for result in found if case["named"] in result.message)
         assert "rows.jsonl:1" in line.message and "1 of 1 rows" in line.message and line.fix
+        assert case.get("fix", "") in line.fix
     else:
         words = ("user", "assistant")
         assert [text for text in texts_of(row) if text not in words] == case["read"] and not found

@@ -111,6 +111,7 @@ def test_diagnose_refuses_a_wrong_profile():
 @pytest.mark.parametrize(("word", "got"), [
     ("health.rules.no-signal.when='median(reward) > 1'", "unknown function median"),
     ("health.rules.no-signal.hold=0", "health.rules.no-signal.hold"),
+    ("health.rules.nosuch.level=warn", "health.rules.nosuch: is no rule of the run's profile"),
     ("health.on_critical=explode", "health.on_critical"),
 ], ids=lambda value: value)  # fmt: skip
 def test_plan_refuses_a_wrong_rule(word: str, got: str):

@@ -4,7 +4,7 @@ import itertools
 import os  # noqa: F401  code of the settings uses it, as the next ones
 import random  # noqa: F401
 import threading
-import time  # noqa: F401
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -58,6 +58,12 @@ class Tools(Does):
         return {"cat": "an animal"}[word]
 
     async def wait(self) -> str:
+        return "waited"
+
+
+class Blocks(Does):
+    async def wait(self) -> str:
+        time.sleep(2.3)
         return "waited"
 
 

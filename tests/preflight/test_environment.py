@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.environments.python import PythonEnvironment
+from launcher.preflight.checks import environment
 from launcher.preflight.checks.environment import try_environment
 from launcher.spec.data import Row
 
@@ -14,8 +15,10 @@ FILE = Path(__file__).parent / "environments.py"
 ROWS = [Row(f"rows.jsonl:{number}", "what is right?", ground_truth=f"right {number}") for number in (1, 2)]
 
 
-def results(name: str, many: int, **methods: str) -> list[tuple[str, str]]:
-    made = PythonEnvironment(path=str(FILE), name=name, kwargs=methods, tool_timeout_s=2, timeout_s=4, workers=1)
+def results(name: str, many: int, tool_s: float = 2, **methods: str) -> list[tuple[str, str]]:
+    made = PythonEnvironment(
+        path=str(FILE), name=name, kwargs=methods, tool_timeout_s=tool_s, timeout_s=2 * tool_s, workers=1
+    )
     assert not made.problems() and not made.missing_requirements()
     return [(one.level, one.message) for one in try_environment(made, ROWS, many)]
 
@@ -65,6 +68,19 @@ def test_each_fault_is_named(methods: dict[str, str], many: int, message: str) -
     assert len(wrong) == 1 and message in wrong[0], wrong
 
 
-def test_a_score_that_no_answer_changes_is_doubtful() -> None:
-    doubts = [text for level, text in results("Does", 8, reward="0.5") if level == "WARN"]
-    assert doubts == ["an empty answer scores 0.5, the ground truth 0.5, and so does all else"]
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"reward": "0.5"}, "an empty answer scores 0.5, the ground truth 0.5, and so does all else"),
+        ({"end": "setattr(self, 'truth', '')"}, f"the right answer scores 1 alone, and 0 after end({ARGUMENTS})"),
+    ],
+)
+def test_a_doubtful_score_is_named(methods: dict[str, str], message: str) -> None:
+    assert [text for level, text in results("Does", 8, **methods) if level == "WARN"] == [message]
+
+
+def test_a_slow_tool_is_named_and_not_tried_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "SLOW_S", 2.1)
+    assert results("Blocks", 8, 8) == [
+        ("WARN", "rows.jsonl:1: wait({}) takes 2 s, in which no other episode goes on; leaks were not looked for")
+    ]

@@ -223,7 +223,7 @@ OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
 )  # fmt: skip
 def test_what_learns_nothing_is_named(words: list[str], level: str, subject: str) -> None:
     found = [(one.level, one.subject, one.fix[:4]) for one in learning.check(Context(resolve(words), here=True))]
-    assert (level, subject, "use ") in found if subject else found == []
+    assert found == ([(level, subject, "use ")] if subject else [])
 
 
 # ---- a hub's model that is here

@@ -198,6 +198,8 @@ def test_it_is_found_from_any_folder(written: Write, tmp_path: Path, monkeypatch
     written("def compute_score(solution_str): return 1.0")
     monkeypatch.chdir(tmp_path)
     absolute = Python(path="mine.py").with_absolute_paths()
+    others = [str(*Python(path=path).problems()).rpartition("; ")[2] for path in ("nine.py", "tune.py")]
+    assert others == ["did you mean reward.path=mine.py?", "use a Python file"]
     monkeypatch.chdir("/")
     assert absolute.problems() == [] and list(score_safely(absolute, [Answer("")]).total) == [1.0]
 

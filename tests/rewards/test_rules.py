@@ -128,6 +128,8 @@ def test_what_an_answer_scores(reward: Reward, response: str, truth: Any, score:
     [
         (Exact(), "18", "18", ""),
         (Exact(), None, None, "has no ground truth, which reward Exact compares with"),
+        (Exact(), " ", " ", "has no ground truth, which reward Exact compares with"),
+        (Exact(strip=False), " ", " ", ""),
         (Search(), TOWER, "<answer> The Eiffel Tower </answer>", ""),
         (Search(), "42", "<answer> 42 </answer>", ""),
         (Search(), {"numbers": []}, None, "has no ground truth with a target, which reward Search compares with"),

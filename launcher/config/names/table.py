@@ -101,18 +101,23 @@ class Table:
         has no counterpart here. No meanings where no name fits, or several names of different meanings do."""
         if key in self.named:
             return key, self.named[key]
-        longer_names = [name for name in self.named if name.endswith(f".{key}")]
-        if len({meaning.ours or meaning.instead for name in longer_names for meaning in self.named[name]}) == 1:
-            return longer_names[0], self.named[longer_names[0]]
+        if longer_name := self._complete(key):
+            return longer_name, self.named[longer_name]
         section, _, name = key.rpartition(".")
-        meanings = self.named.get(name, ())
-        if matches := tuple(each for each in meanings if each.may_stand_in(section)):
-            return name, matches
+        full_name = name if name in self.named else self._complete(name)
+        if matches := tuple(each for each in self.named.get(full_name, ()) if each.may_stand_in(section)):
+            return full_name, matches
         while section:
             if meanings := self.named.get(section, ()):
                 return section, () if any(meaning.ours for meaning in meanings) else meanings
             section = section.rpartition(".")[0]
         return key, ()
+
+    def _complete(self, end: str) -> str:
+        """A name that ends with these parts; empty where none does, or several of different meanings do."""
+        names = [name for name in self.named if name.endswith(f".{end}")]
+        meanings = {meaning.ours or meaning.instead for name in names for meaning in self.named[name]}
+        return names[0] if len(meanings) == 1 else ""
 
     def owner(self, name: str) -> str:
         """The project whose name it is, such as `TRL`; empty where it belongs to none in particular."""

@@ -4,6 +4,7 @@ answer is scored or is a fault, and a fault is never a score."""
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -127,6 +128,11 @@ class Player:
         for first in (self.tried[part::parts] for part in range(parts)):
             yield from zip(first, self.play_together([(one.row, one.what, one.turns) for one in first]), strict=True)
 
+    @property
+    def slow(self) -> Played | None:
+        """The first slow one of all that was tried, but for the very first, which starts a process."""
+        return next((one for one in self.tried[1:] if one.seconds > SLOW_S), None)
+
     def _result_of(self, future: Future[T], late: T) -> T:
         try:
             return future.result(min(self.environment.timeout_s, SLOW_S) + self.environment.tool_timeout_s)
@@ -135,18 +141,18 @@ class Player:
 
 
 def probes(environment: Environment, row: Row) -> dict[str, Sequence[Spoken]]:
-    """Turns by probe: of a policy that knows nothing, that errs, and, with a ground truth, that is right."""
-    turns = dict(NOTHING)
+    """Turns by probe: of a policy that knows nothing, that errs, and, with a ground truth, that is right, at once and
+    after a call of each tool."""
+    right = Spoken(row.ground_truth or "", row.ground_truth or "")
+    turns = {**NOTHING, TRUTH: [right]} if row.ground_truth is not None else dict(NOTHING)
     if environment.tools():
         turns["an unknown tool"] = [_call("no_such_tool", {}), Spoken("", "")]
     for schema in environment.tools():
         function = schema["function"]
         parameters = function["parameters"]
         arguments = {name: _value(node, parameters) for name, node in parameters.get("properties", {}).items()}
-        turns[f"{function['name']}({json.dumps(arguments)})"] = [_call(function["name"], arguments), Spoken("", "")]
+        turns[f"{function['name']}({json.dumps(arguments)})"] = [_call(function["name"], arguments), right]
         turns[f"{function['name']} with wrong arguments"] = [_call(function["name"], {"no_such": 1}), Spoken("", "")]
-    if row.ground_truth is not None:
-        turns[TRUTH] = [Spoken(row.ground_truth, row.ground_truth)]
     return turns
 
 
@@ -189,9 +195,10 @@ def try_environment(
         player, results, started = Player(environment, sessions, tried), list[CheckResult](), time.monotonic()
         for row in rows:
             results += _try_row(player, row)
-            if any_failed(results) or time.monotonic() - started > ROWS_S:
+            if any_failed(results) or player.slow or time.monotonic() - started > ROWS_S:
                 break
-        for look in (_check_repeats, partial(_check_leaks, rows=rows, many=many), _check_without_files):
+        looks = _check_repeats, partial(_check_leaks, rows=rows, many=many), _check_without_files
+        for look in looks[:1] if player.slow else looks:
             results += [] if any_failed(results) else look(player)
         yield from dict.fromkeys(results)
         if all(one.level == "OK" for one in results):
@@ -219,10 +226,17 @@ def _try_row(player: Player, row: Row) -> Iterator[CheckResult]:
         player.tried.append(played)
         scores[what] = played.final.reward
         yield from _check_results(player.environment, played)
-    if slow := [played for played in player.tried[1:] if played.row is row and played.seconds > SLOW_S]:
-        got = f"{slow[0].where} takes {slow[0].seconds:.0f} s"  # the very first starts a process
-        yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
-    yield from _check_ranking(player, row, {what: score for what, score in scores.items() if score is not None})
+        if player.slow:
+            got = f"{played.where} takes {played.seconds:.0f} s"
+            fix = "use a quicker tool, or environment.tool_timeout_s=5"
+            if player.sessions.holds().get("silent_s", 0) > SLOW_S / 2:
+                got = f"{got}, in which no other episode goes on"
+                fix = "await what takes long, or leave async out, and it runs in a thread"
+            yield CheckResult("WARN", "environment", f"{got}; leaks were not looked for", fix)
+            break  # the others may be as slow
+    numbers = {what: score for what, score in scores.items() if score is not None}
+    yield from _check_ranking(player, row, numbers)
+    yield from _check_after_calls([played for played in player.tried if played.row is row], numbers)
     unscored = [what for what, score in scores.items() if score is None]
     if unscored and len(unscored) < len(scores):
         fix = "let reward return a number for every answer: None leaves it to the run's reward, which has another scale"
@@ -272,6 +286,18 @@ def _check_ranking(player: Player, row: Row, scores: Mapping[str, float]) -> Ite
             "let reward compare the answer with the ground truth, unless a tool takes the answer",
         )
         yield CheckResult("WARN", "environment", got, fix)
+
+
+def _check_after_calls(tried: Sequence[Played], scores: Mapping[str, float]) -> Iterator[CheckResult]:
+    """Warn of tools after whose results the right answer counts no more than an empty one: a fault may be swallowed."""
+    least, right = (scores.get(what, math.nan) for what in (next(iter(NOTHING)), TRUTH))
+    for played in tried:
+        after, uses = scores.get(played.what, math.nan), [use for one in played.observations for use in one.uses]
+        is_answered = len(played.observations) > len(played.turns) and played.turns[-1].content
+        if right > least >= after and is_answered and uses and not any(use.error for use in uses):
+            got = f"the right answer scores {compact(right)} alone, and {compact(after)} after {played.what}"
+            fix = "let what fails in a tool out of it: a fault must not become a score"
+            yield CheckResult("WARN", "environment", got, fix)
 
 
 def _tells_apart(player: Player, row: Row, form: str, baseline: float) -> bool:

@@ -76,7 +76,7 @@ def _optim(run: RunSpec, group: str, optim: Optim | CriticOptim, usual: float, a
          "use model.dtype=float32, with engine.mixed_precision=true for speed"),
         (first > second, f"{group}.betas",
          f"[{first}, {second}] averages the gradient over more steps than its square", f"use [{second}, {first}]"),
-        (lr * optim.weight_decay > DECAYED, f"{group}.weight_decay",
+        (lr <= TOO_HIGH * usual and lr * optim.weight_decay > DECAYED, f"{group}.weight_decay",
          f"{optim.weight_decay:g} at the rate {lr:g} takes {lr * optim.weight_decay:.2g} of each weight in a step",
          "use 0.01"),
         (optim.clip_grad < EPSILON * sqrt(n_weights), f"{group}.clip_grad",

@@ -10,7 +10,7 @@ from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import suggest
 from launcher.data.files import Files, source_of
 from launcher.data.hub import Hub
-from launcher.data.keys import unread_keys
+from launcher.data.keys import is_given, unread_keys
 from launcher.data.quality import count_repeats, in_both
 from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
@@ -40,6 +40,7 @@ def check(context: Context) -> Iterator[CheckResult]:
         return
     yield from _summarize(context.train, count_repeats(context.train.rows, context.run.algorithm.data))
     yield from unread_keys([*context.train.rows, *context.val.rows])
+    yield from _check_turns(context)
     yield from _check_leaks(context)
     yield from _check_best_metric(context)
     yield from context.lengths.results
@@ -123,6 +124,16 @@ def _report_held_out(context: Context) -> Iterator[CheckResult]:
     else:
         few = f": {len(train.rows)} rows are few" if train.complete and len(train.rows) < FEW_ROWS else ""
         yield CheckResult("OK", "held out", f"nothing{few}; data.val_files=FILE or data.val_share=0.1 validates")
+
+
+def _check_turns(context: Context) -> Iterator[CheckResult]:
+    """Check for rows that ask for verl's tools or interactions where an episode has one turn."""
+    run, rows = context.run, context.train.rows
+    for key in () if run.environment.several_turns or run.engine.names else ("need_tools_kwargs", "interaction_kwargs"):
+        if asking := [row for row in rows if (value := row.extra_info.get(key)) and is_given(value)]:
+            first = f"{asking[0].where} is the first"
+            message = f"{len(asking):,} of {len(rows):,} rows have extra_info.{key} ({first}), and get one turn"
+            yield CheckResult("WARN", "environment", message, "choose what has their tools, such as environment=python")
 
 
 def _check_best_metric(context: Context) -> Iterator[CheckResult]:

@@ -49,6 +49,7 @@ def rewarded(*sources: str) -> list[dict[str, Any]]:
 
 
 MIXED = rewarded("openai/gsm8k", "openai/gsm8k", "openai/gsm8k", "gsm-8k", "mine")
+VERL = {"need_tools_kwargs": True, "interaction_kwargs": {"name": "gsm8k"}}
 GRPO = {"algorithm": "grpo", "val": [{**rewarded("gsm8k")[0], "prompt": "p"}]}
 BEST = "trainer.best_metric=val-core/gsm"
 
@@ -84,6 +85,11 @@ BEST = "trainer.best_metric=val-core/gsm"
      ["WARN trainer.best_metric: val-core/gsm/reward/mean@1 is never measured: no held-out row gives it; did you"
       " mean val-core/gsm8k/reward/mean@1?"]),
     (MIXED[:3], ["reward=gsm8k", f"{BEST}8k/reward/mean@1"], GRPO, []),
+    ([MIXED[0], {**MIXED[1], "extra_info": VERL}], ["reward=gsm8k"], {"algorithm": "grpo"},
+     ["WARN environment: 1 of 2 rows have extra_info.interaction_kwargs (train.jsonl:2 is the first), and get one turn;"
+      " choose what has their tools, such as environment=python"]),
+    ([MIXED[0], {**MIXED[1], "extra_info": {"need_tools_kwargs": False, "interaction_kwargs": {"name": None}}}],
+     ["reward=gsm8k"], {"algorithm": "grpo"}, []),
 ])  # fmt: skip
 def test_what_is_said_of_rows(
     given: list[Any], words: list[str], more: dict[str, Any], expected: list[str], output: Lines
