@@ -57,8 +57,9 @@ def test_the_bound_of_the_sampler_follows_the_reward():
 
 @pytest.mark.parametrize(("rate", "fix"), [({}, "a learning rate five times"), ({LR: [1e-4] * 30}, "optim.lr=2e-05")])
 def test_a_fix_without_the_value_that_it_needs_is_in_words(rate: dict[str, list[float]], fix: str):
-    (alert, *_) = findings({REWARD: [*around(0.8, 0.02, 20), *around(0.05, 0.02, 10)], **rate})
-    assert alert.rule == "reward-collapsed" and alert.fix.startswith(fix) and "?" not in alert.text
+    collapse = findings({REWARD: [*around(0.8, 0.02, 20), *around(0.05, 0.02, 10)], **rate})
+    assert [alert.rule for alert in collapse] == ["reward-gone", "reward-collapsed"]
+    assert all(alert.fix.startswith(fix) and "?" not in alert.text for alert in collapse)
 
 
 def test_a_slow_step_names_the_part_that_took_long():
