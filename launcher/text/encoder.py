@@ -182,13 +182,9 @@ class Encoder:
     # ---- with a template
 
     def opening(self, prompt: Text, args: Mapping[str, Any] | None = None) -> str:
-        """The text that the policy reads before it answers, or, where the prompt ends with the beginning of an answer,
-        goes on with. Raises `Unwritable`."""
+        """The text that the policy reads before it answers. Raises `Unwritable`."""
         if self.templated:
-            last = (turns := turns_of(prompt))[-1]
-            if last["role"] == "assistant" and last["content"] and not last.get("tool_calls"):
-                return self.render(turns, {**(args or {}), "continue_final_message": True})  # as TRL does
-            return self.render(turns, args, open_answer=True)
+            return self.render(turns_of(prompt), args, open_answer=True)
         if isinstance(prompt, str):
             return prompt
         if len(prompt) == 1 and prompt[0].role == "user":

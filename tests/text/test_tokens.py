@@ -111,24 +111,6 @@ def test_of_a_demonstration_the_answer_and_its_end_are_imitated(prompt: Text) ->
     assert found == good(chat.demonstration(0, row(talk("user: 1+1?", "assistant: it is 2"))))
 
 
-@pytest.mark.parametrize(
-    ("template", "last", "opening"),
-    [
-        (CHATML, Message("assistant", "it is"), "<|im_start|>assistant\nit is"),
-        (CHATML, Message("assistant", "So.\n<think>\n"), "<|im_start|>assistant\nSo.\n<think>\n"),
-        (CHATML.replace("content", "content | trim"), Message("assistant", "it is "), "<|im_start|>assistant\nit is"),
-        (CHATML, Message("assistant", ""), "<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n"),
-        (CHATML, Message("assistant", "a", {"tool_calls": [{"function": {"name": "add", "arguments": {}}}]}),
-         "<|im_start|>assistant\na<|im_end|>\n<|im_start|>assistant\n"),
-        (CHATML, Message("tool", "4"), "<|im_start|>tool\n4<|im_end|>\n<|im_start|>assistant\n"),
-    ],
-)  # fmt: skip
-def test_the_beginning_of_an_answer_is_gone_on_with(template: str, last: Message, opening: str) -> None:
-    chat = encoder(chat_tokenizer(template))
-    found = good(chat.prompt(0, row((*talk("user: 1+1?"), last))))
-    assert text(chat, found.ids) == f"<|im_start|>user\n1+1?<|im_end|>\n{opening}"
-
-
 def test_every_assistant_turn_of_a_conversation_is_imitated() -> None:
     chat = encoder(chat_tokenizer())
     turns = talk("system: s", "user: a\nassistant", "assistant: one", "user: b", "tool: t", "assistant: two  ")

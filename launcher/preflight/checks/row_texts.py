@@ -115,7 +115,7 @@ OF_TEXTS = (
 )  # fmt: skip
 OF_PROMPTS = (
     Sign(0.5, _answered, "prompts end with an answer, {}, and a policy would go on with it",
-         "leave the last turn of the assistant out, unless it is the beginning of the answer"),
+         "leave the last turn of the assistant out"),
 )  # fmt: skip
 OF_ANSWERS = (
     Sign(0.9, _repeated_prompt, "answers begin with their prompt, {}, which the model reads before it answers",
