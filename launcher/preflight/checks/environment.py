@@ -296,7 +296,7 @@ def _check_after_calls(tried: Sequence[Played], scores: Mapping[str, float]) -> 
         is_answered = len(played.observations) > len(played.turns) and played.turns[-1].content
         if right > least >= after and is_answered and uses and not any(use.error for use in uses):
             got = f"the right answer scores {compact(right)} alone, and {compact(after)} after {played.what}"
-            fix = "let what fails in a tool out of it: a fault must not become a score"
+            fix = "let what fails in a tool out of it, as no fault may become a score; a tool that answers may stay so"
             yield CheckResult("WARN", "environment", got, fix)
 
 
