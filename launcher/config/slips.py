@@ -100,7 +100,8 @@ def several_in_one(word: str, settable: Sequence[str]) -> list[str]:
     with suppress(ValueError):  # quotes that do not match
         parts = shlex.split(word)
         names = [part.lstrip("+~").partition("=") for part in parts]
-        if len(parts) > 1 and all(equals and name.partition(".")[0] in settable for name, equals, _ in names):
+        is_cut = any(part.count(opening) != part.count(closing) for part in parts for opening, closing in ("[]", "{}"))
+        if not is_cut and len(parts) > 1 and all(to and name.partition(".")[0] in settable for name, to, _ in names):
             return parts
     return []
 

@@ -119,7 +119,7 @@ def merged(one: pa.Schema, other: pa.Schema) -> pa.Schema:
 
 def _differing(error: Exception) -> UnfitRow:
     reason = " ".join(str(error).split())[:200]
-    return UnfitRow(f"a column has another type than in the rows before ({reason}); use equal types")
+    return UnfitRow(f"columns have other types than in the rows before ({reason}); use equal types")
 
 
 def _has_empty_struct(type_: pa.DataType) -> bool:
