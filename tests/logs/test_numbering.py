@@ -121,6 +121,9 @@ TEXTS = {
     "a number of steps that rises for a while is no step": (
         "".join(f'{{"env_steps": {count}, "loss": 0.{count}}}\n' for count in (3, 4, 5, 6, 4)), [1, 2, 3, 4, 5]
     ),
+    "headings of episodes number no dicts": (
+        "".join(f"=== Episode {8 * at} ===\nuser: hello\n{line}" for at, line in enumerate(DICTS, 1)), [1, 2, 3, 4, 5]
+    ),
     "loose dicts, where there is nothing else": (STRAY["reward dict"], [1]),
     "dicts of evaluations between lines belong to them": (
         "".join(LINES[:4]) + "{'loss': 0.7, 'accuracy': 0.5}\n" + LINES[4] + "{'eval_loss': 0.5}\n",
