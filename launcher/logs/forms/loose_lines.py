@@ -51,8 +51,8 @@ _POSITION = re.compile(
 """How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
 _RICH_BAR = re.compile(r"[━╸╺]{4,400}\s{1,8}(?:\d{1,3}%\s{1,4})?(\d{1,9}/\d{1,9})(?: \d[\d:]{6,8}(?: •.{0,40}?/s)?)?")
 """A bar of Rich around its count and total, with its share, clock and pace."""
-_EPOCH_BATCH = re.compile(r"^\[([0-9]{1,9}), {1,8}([0-9]{1,9})\](?= [a-z])", re.IGNORECASE)
-"""An epoch and a batch as PyTorch's tutorials print them: `[1,  2000] loss: 2.173`."""
+_EPOCH_BATCH = re.compile(r"^\[([0-9]{1,9}), (?=[ 0-9]{5}) {0,8}([0-9]{1,9})\](?= [a-z])", re.IGNORECASE)
+"""An epoch and a batch as PyTorch's tutorials print them, the batch 5 characters wide: `[1,  2000] loss: 2.173`."""
 _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
 )
