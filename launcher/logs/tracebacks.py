@@ -16,7 +16,7 @@ from launcher.logs.forms.reading import LineReading
 
 MARK = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?(?::\s.*)?")
-_NAME = r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt)"
+_NAME = r"(?!ray\.exceptions\.)[A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt)"
 _BARE_ERROR = re.compile(rf"{endings.LABEL.pattern}({_NAME}(?::\s(?!\s{{0,9}}[-+.0-9]{{1,40}}$).*)?)\s{{0,9}}")
 """An error without its traceback, behind labels; with a number behind it, it would be a metric."""
 _JSON_ERROR = re.compile(rf'.*\\n({_NAME}(?::[^"\\]{{0,500}})?)')
@@ -54,8 +54,9 @@ class TracebackReader:
             self._column, self._source, self.lines_left = begins, source, _MAX_LINES
         elif self.lines_left:
             self.lines_left -= 1
-            if source == self._source and (frame := text.find(_FRAME)) >= 0:  # a label may stand before the mark only
-                self._column = frame
+            frame = text.find(_FRAME)
+            if source == self._source and frame >= 0 and endings.LABEL.fullmatch(text[:frame]):
+                self._column = frame  # other text may stand before the mark only
             line = text[self._column :]
             is_within = not line.strip() or line[0] in " \t|+>" or _REMOTE_ERROR in line
             if source == self._source and not is_within:
@@ -95,13 +96,13 @@ class LogErrors:
 
     def _take_ending(self, text: str) -> None:
         """Read a line that may be an end without a traceback."""
-        if ending := endings.find(text):
+        if error := _BARE_ERROR.fullmatch(text[:_MAX_ERROR]):
+            self._forget()
+            self._tracebacks.errors = self._tracebacks.errors or [_shorten(error[1])]
+        elif ending := endings.find(text):
             self._forget()
             if not self._ending and (ending.outside or not self._tracebacks.errors):  # which it may have caused
                 self._ending = ending, _shorten(text)
-        elif error := _BARE_ERROR.fullmatch(text[:_MAX_ERROR]):
-            self._forget()
-            self._tracebacks.errors = self._tracebacks.errors or [_shorten(error[1])]
 
     def _forget(self) -> None:
         """Drop the errors if a step came after them."""
@@ -115,11 +116,12 @@ class LogErrors:
             return None
         cause, fix, rule = "", "", ENDED
         level: Level = "critical"
-        known = endings.find(errors[0]) if errors else None
+        gpu_memory = next(filter(endings.is_gpu_memory, errors), "")
+        known = endings.find(errors[0]) if errors and not gpu_memory else None
         if told := self._ending or (known and (known, errors[0])):
             ending, shown = told
             cause, fix, level = ending.cause, ending.fix, ending.level
-        elif shown := next(filter(endings.is_gpu_memory, errors), ""):
+        elif shown := gpu_memory:
             rule, fix = endings.OUT_OF_MEMORY, endings.fixes_of(endings.OUT_OF_MEMORY)["any"]
             cause = "the batch, or the length of its answers, needs more memory than the GPU has"
         else:

@@ -20,6 +20,13 @@ STRAY = {
     "config": "Training config: {'learning_rate': 1e-06, 'clip_ratio': 0.2, 'epochs': 3}\n",
     "reward dict": "{'reward': 1.0, 'format': 0.5}\n",
     "env": '{"step": 3, "reward": 1.0}\n',
+    "episode dict": "Episode 7 done: {'reward': 1.0, 'turns': 3}\nEval episode 3: {'reward': 0.9}\n",
+    "episode": "Episode 3: reward: 0.5, turns: 3\n[Eval] episode 3: reward: 0.9\n",
+    "episode headings": "=== Episode 8 ===\nuser: hello\nEpisode 16\n",
+    "pair": "[3, 4] reward: 0.5\n",
+    "table": "| component | weight | reward |\n|---|---|---|\n| format | 0.2 | 1 |\n| exact | 1 | 1 |\n",
+    "list": "name, loss, reward\na, 1, 2\n",
+    "parallel": "Parallel: TP=2 PP=1 EP=8 loss: 1\nep 1 | batch 100/300 | loss: 1.8\n",
     "bar": "Scoring: 10%|# | 1/10 [00:01<00:09, 1.0s/it, reward=0.5]\n",
 }
 
@@ -54,10 +61,34 @@ def test_what_is_printed_beside_the_steps_makes_and_moves_none(tmp_path, log, st
     assert [step.step for step in open_log(path).last_steps(2)] == [4, 5]
 
 
-@pytest.mark.parametrize("stray", ["rewards", "settings", "config"])
-def test_the_lines_of_a_trainers_own_loop_are_steps_too(tmp_path, stray):
-    found = numbered(tmp_path, "".join(STRAY[stray] + line for line in LINES))
-    assert found == [(step * 10, ("Loss",)) for step in range(1, 6)]
+OF_LOOPS = ("rewards", "settings", "config", "episode dict", "episode", "pair", "table", "list", "parallel")
+IN_BLOCKS = ("episode", "pair", "list", "parallel")
+OWN = {
+    "lines": (LINES, ("Loss",)),
+    "bars": ([f"Train: 10%|# | {n}0/100 [00:10<01:30, loss=0.5]\n" for n in range(1, 6)], ("loss",)),
+    "headed blocks": ([f"===== Step {n}0 =====\nloss: 0.5\nkl: 0.1\n\n" for n in range(1, 6)], ("loss", "kl")),
+}
+
+
+@pytest.mark.parametrize(
+    ("stray", "own"),
+    [(stray, own) for own in OWN for stray in (IN_BLOCKS if own == "headed blocks" else OF_LOOPS)],
+)
+def test_the_lines_of_a_trainers_own_loop_are_steps_too(tmp_path, stray, own):
+    lines, names = OWN[own]
+    found = numbered(tmp_path, "".join(STRAY[stray] + line for line in lines))
+    assert found == [(step * 10, names) for step in range(1, 6)]
+
+
+@pytest.mark.parametrize("stray", ["episode", "table", "list"])
+def test_what_is_printed_before_loose_blocks_makes_no_step(tmp_path, stray):
+    found = numbered(tmp_path, STRAY[stray] + "\nloss: 0.3\nreward: 0.4\n\nloss: 0.2\nreward: 0.5\n")
+    assert [(step, names[-2:]) for step, names in found] == [(1, ("loss", "reward")), (2, ("loss", "reward"))]
+
+
+def test_episodes_between_the_entries_of_a_block_are_none_of_it(tmp_path):
+    blocks = "".join(f"===== Step {n} =====\nEpisode 1\nscore: .5\nloss: .1\nreward: .1\n" for n in (1, 2, 3))
+    assert [step for step, _ in numbered(tmp_path, blocks)] == [1, 2, 3]
 
 
 END = """***** train metrics *****
@@ -89,6 +120,9 @@ TEXTS = {
     ),
     "a number of steps that rises for a while is no step": (
         "".join(f'{{"env_steps": {count}, "loss": 0.{count}}}\n' for count in (3, 4, 5, 6, 4)), [1, 2, 3, 4, 5]
+    ),
+    "headings of episodes number no dicts": (
+        "".join(f"=== Episode {8 * at} ===\nuser: hello\n{line}" for at, line in enumerate(DICTS, 1)), [1, 2, 3, 4, 5]
     ),
     "loose dicts, where there is nothing else": (STRAY["reward dict"], [1]),
     "dicts of evaluations between lines belong to them": (

@@ -68,6 +68,24 @@ TOLD = {
         "critical",
         ": ValueError: x",
     ),
+    "a source line that quotes a frame": (
+        f"{ONE}{TRACEBACK}    x = '''   File \"b.py\"'''\nValueError: x\n",
+        1,
+        "critical",
+        ": ValueError: x",
+    ),
+    "an error after a warning of a full disk": (
+        f"{ONE}wandb: WARNING: could not sync: [Errno 28] No space left on device\n{VALUE}",
+        1,
+        "critical",
+        SAID + "ValueError: x",
+    ),
+    "the memory of the GPU after a full disk": (
+        f"{ONE}OSError: [Errno 28] No space left on device\n{TRACEBACK}torch.OutOfMemoryError: x\n",
+        1,
+        "critical",
+        SAID + "torch.OutOfMemoryError: x",
+    ),
     "a limit after the last step": (ONE + DONE + LIMIT, 1, "warn", "DUE TO TIME LIMIT ***"),
 }
 
@@ -124,6 +142,9 @@ def test_the_first_error_is_named_where_others_follow_from_it():
         ONE + "RuntimeError: x\n" + STEP.format(2),
         ONE + "MeanSquaredError: 0.5\nRelativeError\tis small\nan OSError: x\n",
         ONE + "WARNING:root:ValueError: no answer\n",
+        ONE + "run.sh: line 9:  4727 Terminated              vllm serve Qwen/Qwen3-4B\n",
+        ONE + "wandb: WARNING: could not sync: [Errno 28] No space left on device\n",
+        ONE + "[10:00:01, sandbox 3] Killed\n",
         ONE + TRACEBACK + "- what another process printed -\n",
     ],
 )

@@ -17,7 +17,9 @@ from launcher.logs.forms.values import is_measurement, leading_number, unscaled
 MARK = "%|"
 _BAR = re.compile(r"%\|[^|]{0,4000}\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[([^]]{0,4000})\]?")
 """A bar from its mark on: count, total, and what stands in brackets behind them."""
-_CLOCK = re.compile(r"\[[0-9]{1,6}:[0-9:]{2,6}(?:<[^],]{1,30})?, [^]]{0,4000}\]")
+_CLOCK = re.compile(
+    r"\[[0-9]{1,6}:[0-9:]{2,6}(?:<[^],]{1,30}, |, {1,2}[0-9.?]{1,20} ?(?:s/|[A-Za-z]{1,20}/s))[^]]{0,4000}\]"
+)
 """What a bar of tqdm ends with, also one without a total: `[00:10<01:30, 10.0s/it, loss=0.5]`."""
 _MAX_TITLE = 200  # characters before the mark
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")

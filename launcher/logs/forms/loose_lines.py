@@ -18,9 +18,17 @@ from itertools import takewhile
 
 from launcher.core.events import Event
 from launcher.core.metric_aliases import known
-from launcher.logs.forms.numbering import LOOSE, NAMED, PLACED, Epochs
+from launcher.logs.forms.numbering import FAINT, LOOSE, NAMED, PLACED, Epochs
 from launcher.logs.forms.reading import Form, LineReading
-from launcher.logs.forms.values import SPREAD, evaluated, is_beside_step, is_measurement, leading_number, of_evaluation
+from launcher.logs.forms.values import (
+    SPREAD,
+    evaluated,
+    is_beside_step,
+    is_measurement,
+    leading_number,
+    of_evaluation,
+    with_points,
+)
 
 _AFTER_STEP = ("time (ms) |", "Average reward score: ")
 """How lines of DeepSpeed and Megatron begin that belong to the step of the line before."""
@@ -29,7 +37,7 @@ _HEADING_LINE = 300  # most characters of a heading, and of the text read before
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
     r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _]|train(?:ing)?_|optimizer_)?"
-    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update|(episode|ep(?![a-z_])))(?:\(train\))?"
+    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update|(episode))(?:\(train\))?"
     rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
@@ -43,8 +51,8 @@ _POSITION = re.compile(
 """How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
 _RICH_BAR = re.compile(r"[━╸╺]{4,400}\s{1,8}(?:\d{1,3}%\s{1,4})?(\d{1,9}/\d{1,9})(?: \d[\d:]{6,8}(?: •.{0,40}?/s)?)?")
 """A bar of Rich around its count and total, with its share, clock and pace."""
-_EPOCH_BATCH = re.compile(r"^\[([0-9]{1,9}), {1,8}([0-9]{1,9})\](?= [a-z])", re.IGNORECASE)
-"""An epoch and a batch as PyTorch's tutorials print them: `[1,  2000] loss: 2.173`."""
+_EPOCH_BATCH = re.compile(r"^\[([0-9]{1,9}), (?=[ 0-9]{5}) {0,8}([0-9]{1,9})\](?= [a-z])", re.IGNORECASE)
+"""An epoch and a batch as PyTorch's tutorials print them, the batch 5 characters wide: `[1,  2000] loss: 2.173`."""
 _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
 )
@@ -69,7 +77,8 @@ _PAIRS = re.compile(
 ends where no letter or digit follows, so that a line matches in one way only; otherwise the time would grow
 exponentially with its length."""
 _VALUE = (
-    r"([a-z_][\w.]{0,40}\(\[?[-+.\dni][^()]{0,100}\)|[-+]?(?:[.\d](?:[^\s,;|()]|,(?=\d)){0,40}|nan\b|inf(?:inity)?\b))"
+    r"([a-z_][\w.]{0,40}\(\[?[-+.\dni][^()]{0,100}\)"
+    r"|[-+]?(?:[.\d](?:[^\s,;|()]|,(?=\d{3}(?!\d))){0,40}|nan\b|inf(?:inity)?\b))"
     rf"%?(?:{SPREAD})?"
 )
 """A value, with its spread: `12.3GB/80GB`, `tensor(1.9, grad_fn=<X>)`, `0.20 ± 0.03`."""
@@ -79,6 +88,7 @@ _SPACED_PAIR = re.compile(
     + r"(?: {0,2}(?:%|[a-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}",
     re.IGNORECASE,
 )
+_FRACTION = re.compile("/[0-9]")
 _EPOCH_HEADING = re.compile(r"\W{0,8}epoch[ :=#]{0,3}([0-9]{1,9})(?:\s?/\s?[0-9]{1,9})?\W{0,8}", re.IGNORECASE)
 _WORDS = re.compile(
     rf"([a-z][\w./@%-]{{0,40}})\s{{1,4}}{_VALUE}(?:\s?\([^()]{{0,40}}\))?(?:\s{{1,8}}|$)", re.IGNORECASE
@@ -95,7 +105,7 @@ def step_header(text: str) -> tuple[int, int] | None:
     """(step, total or 0) of a line that is a heading: `===== Step 5/100 =====`; None where it is not one."""
     if len(text) > _HEADING_LINE:
         return None
-    if not (matches := _named_steps(text)):
+    if not (matches := [match for match in _STEP.finditer(text) if not match[1]]):
         place = _POSITION.fullmatch(text.strip(" :"))
         return (_integer(place[3]), _integer(place[4])) if place and place[3] else None
     around = _BESIDE_STEP.sub("", _STEP.sub("", text).strip().removesuffix(":"))
@@ -104,14 +114,14 @@ def step_header(text: str) -> tuple[int, int] | None:
 
 def step_before(text: str) -> tuple[int, int] | None:
     """(step, total or 0) in the text before a dict: `Global step 5: {...}`; None where there is none."""
-    matches = _named_steps(text[-_HEADING_LINE:])
-    return _step_and_total(matches[0]) if matches else None
+    named = _first_step(text[-_HEADING_LINE:])
+    return _step_and_total(named) if named and not named[1] else None
 
 
-def _named_steps(text: str) -> list[re.Match[str]]:
-    """What names a step in a text; an episode is one where nothing else is."""
+def _first_step(text: str) -> re.Match[str] | None:
+    """What names the step in a text; an episode where nothing else does."""
     matches = [*_STEP.finditer(text)]
-    return [match for match in matches if not match[1]] or matches
+    return next((match for match in matches if not match[1]), matches[0] if matches else None)
 
 
 def _step_and_total(match: re.Match[str]) -> tuple[int, int]:
@@ -137,12 +147,12 @@ class NamedStep:
 
 def step_line(text: str) -> NamedStep | None:
     """The step and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
-    text = _RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1) if "━" in text else _EPOCH_BATCH.sub(r"epoch \1 step \2", text)
+    text = with_points(_RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1))
+    text, batches = _EPOCH_BATCH.subn(r"epoch \1 step \2", text)
     place = _POSITION.match(text)
-    place, matches = place if place and any(place.groups()) else None, _named_steps(text[:_MAX_LINE])
-    if not matches or (place and matches[0][1]):
+    place, named = place if place and any(place.groups()) else None, _first_step(text[:_MAX_LINE])
+    if named is None or (place and named[1]):
         return _position_line(text, place) if place else None
-    named = matches[0]
     before, rest = text[max(named.start() - _HEADING_LINE, 0) : named.start()], text[named.end() : _MAX_LINE]
     begins = _PAIRS.fullmatch(before) is not None
     metrics = _entries(rest) | (_entries(f"|{before}") if begins else {})
@@ -150,8 +160,10 @@ def step_line(text: str) -> NamedStep | None:
         metrics |= _unmarked_entries(rest)
     if not any(map(is_measurement, metrics)) and not (begins and any(map(is_beside_step, metrics))):
         return None
-    epoch = _integer(place[1]) if place and place[1] else None
-    return NamedStep(*_step_and_total(named), epoch, metrics, NAMED, _EVALUATED.match(text) is not None)
+    epoch, of_evaluation = _integer(place[1]) if place and place[1] else None, _EVALUATED.match(text) is not None
+    if named[1] and (of_evaluation or not (begins or _DECORATION.fullmatch(before))):
+        return None
+    return NamedStep(*_step_and_total(named), epoch, metrics, FAINT if named[1] or batches else NAMED, of_evaluation)
 
 
 def _position_line(text: str, place: re.Match[str]) -> NamedStep | None:
@@ -205,7 +217,8 @@ def _unmarked_entries(text: str) -> dict[str, float]:
         unread = len(parts) - len(pairs)
     else:
         pairs, unread = [*_WORDS.finditer(plain)], len(_WORDS.sub("", plain).split())
-    metrics = {pair[1]: number[0] for pair in pairs if (number := leading_number(pair[2]))}
+    numbers = ((pair[1], pair[2], leading_number(pair[2])) for pair in pairs)
+    metrics = {name: number[0] for name, text, number in numbers if number and not _FRACTION.match(text, number[1])}
     whole = barred or (len(parts) == 1 and not unread)
     return metrics if whole or _is_log(metrics, len(pairs), unread) else {}
 
@@ -219,7 +232,7 @@ def _is_log(metrics: dict[str, float], pairs: int, unread: int) -> bool:
 
 def _may_name_step(text: str) -> bool:
     """Whether a line may have a word of `_STEP`; a fast test, as most lines have none."""
-    return any(part in text for part in ("ep", "ter", "ollout", "pdate", "Ep", "EP", "TER"))
+    return any(part in text for part in ("tep", "ter", "ollout", "pdate", "TEP", "TER", "pisode"))
 
 
 class BesideSteps(Form):
@@ -246,10 +259,10 @@ class NamedSteps(Form):
         self._epochs = Epochs()
 
     def read(self, line: str) -> Iterator[Event] | None:
-        if not (_may_name_step(line) or line.startswith("[") or "/" in line[:40] or "━" in line):
+        if not (_may_name_step(line) or "poch" in line or line.startswith("[") or "/" in line[:40] or "━" in line):
             return None
         if named := step_line(line):
-            return self._events(named)
+            return self._events(named) if named.rank > FAINT or self.reading.numbers.only_faint else None
         if heading := _EPOCH_HEADING.fullmatch(line):
             self._epochs.begin(int(heading[1]))
         return None

@@ -2,11 +2,12 @@
 
 One form owns the steps: that of the highest rank, and of several of this rank the first in the log.
 
-5  verl's lines, its file logger, our event log
-4  dicts with a loss or a gradient norm, and those behind `step 5:`, as trainers print them
-3  what names its steps: lines of one step, bars, blocks under a heading
-2  lines that begin with a count and a total, `[5/30] loss 1.9`, as prose may, too
-1  the rest: other dicts, blocks without a number
+6  verl's lines, its file logger, our event log
+5  dicts with a loss or a gradient norm, and those behind `step 5:`, as trainers print them
+4  what names its steps: lines of one step, bars, blocks under a heading
+3  lines that begin with a count and a total, `[5/30] loss 1.9`, as prose may, too
+2  the rest: other dicts, blocks without a number
+1  lines of an episode, or of an epoch and a batch, and tables without a step: read where nothing else makes steps
 
 Lines of a lower rank make no step: a print of a reward function, settings, an answer that mentions a step.
 """
@@ -31,8 +32,8 @@ Kind = Literal[
     "unknown",
 ]
 """The form of a log, named after the form that owns its steps."""
-SUREST = 5
-DICTS, NAMED, PLACED, LOOSE = 4, 3, 2, 1
+SUREST = 6
+DICTS, NAMED, PLACED, LOOSE, FAINT = 5, 4, 3, 2, 1
 _SURE_STEPS = 50  # steps from dicts after which the log surely is one of dicts
 _MIN_STEPS = 3  # rising steps after which a form's numbers count as rising
 
@@ -135,6 +136,11 @@ class Numbering:
             self._steps.see(named)
         self._step_count += rank > 0
         return True
+
+    @property
+    def only_faint(self) -> bool:
+        """Whether nothing so far makes steps, or only what does so where nothing else does."""
+        return self.basis.rank <= FAINT
 
     def _outnumbers(self, rank: int) -> bool:
         """Whether the owner's steps rise and are more than the dicts beside it, which then are evaluations."""

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from launcher.core.events import Event
 from launcher.logs.forms.dicts import BESIDE, STEP_NAME, as_step
-from launcher.logs.forms.numbering import LOOSE, NAMED
+from launcher.logs.forms.numbering import FAINT, NAMED
 from launcher.logs.forms.reading import Form
 from launcher.logs.forms.values import is_measurement, to_number
 
-_STEP_COLUMNS = (*BESIDE, "episode", "epoch")
+_STEP_COLUMNS = (*BESIDE, "epoch")
 _SEPARATORS = ("\t", "|", "│", ";", ",", "  ")
 _HTML = re.compile(r"<(t[hd])\b[^<>]{0,200}>([^<>]{0,200})</\1>")
 _ROW_BORDER = re.compile(r"[-|:+=\s]{3,4000}|\s{0,4000}[\u2500-\u257f].{0,4000}")
@@ -25,17 +25,21 @@ _MAX_ROW = 4_000  # most characters of a row
 
 
 class Tables(Form):
-    """Reads the rows below a header; without a column of steps they are counted. A row of HTML may be on several
-    lines."""
+    """Reads the rows below a header; without a column of steps, those of a CSV file are counted. A row of HTML may be
+    on several lines."""
 
     ends_block = True
     _names: Sequence[str] = ()
     _separator = ""
     _step_column: int | None = None
+    _rank = NAMED
+    _counted = 0
+    _at_beginning = True
+    """Whether the line is the first; a file that is a table as a whole begins with its header."""
     _html_cells: tuple[str, ...] = ()
 
     def read(self, line: str) -> Iterator[Event] | None:
-        line = line.replace("┃", "│")
+        line, begins, self._at_beginning = line.replace("┃", "│"), self._at_beginning, False
         if len(line) > _MAX_ROW:
             return None
         if "</t" in line:
@@ -47,9 +51,10 @@ class Tables(Form):
             if _ROW_BORDER.fullmatch(line):
                 return iter(())
             self._names = ()
-        if separator := next((separator for separator in _SEPARATORS if separator in line.strip()), ""):
-            self._begin(_split_cells(line, separator), separator)
-        return None
+        separator = next((separator for separator in _SEPARATORS if separator in line.strip()), "")
+        is_csv = begins and separator in "\t;," and self.reading.numbers.only_faint
+        is_header = separator and self._is_header(_split_cells(line, separator), separator, is_csv)
+        return iter(()) if is_header else None
 
     def _is_row(self, cells: Sequence[str]) -> bool:
         if not self._names or len(cells) != len(self._names):
@@ -69,18 +74,22 @@ class Tables(Form):
             return cells
         if cells:
             self._names = ()
-            self._begin(cells, "<")
+            self._is_header(cells, "<")
         return ()
 
-    def _begin(self, names: Sequence[str], separator: str) -> None:
-        """Take the names of the columns if it is a header."""
+    def _is_header(self, names: Sequence[str], separator: str, is_csv: bool = False) -> bool:
+        """Whether it is a header, of which the names of the columns are taken."""
         plain, of_metric = [name.casefold() for name in names], [name.rpartition(" - ")[2] for name in names]
         steps = [name for name in _STEP_COLUMNS if name in plain] or [*filter(STEP_NAME.fullmatch, plain)]
         measured = "wall time" in plain or any(map(is_measurement, of_metric))  # as TensorBoard names what it exports
-        if measured and (steps or all(map(_NAME.fullmatch, names))) and all(to_number(name) is None for name in names):
-            self._names = of_metric if len({*of_metric}) == len(names) else names  # W&B: `run - train/loss`
-            self._separator = separator
-            self._step_column = plain.index(steps[0]) if steps else None
+        of_file = is_csv and not steps and all(map(_NAME.fullmatch, names))
+        if not (steps or of_file) or not measured or any(to_number(name) is not None for name in names):
+            return False
+        self._names = of_metric if len({*of_metric}) == len(names) else names  # W&B: `run - train/loss`
+        self._separator, self._rank = separator, NAMED if steps else FAINT
+        steps = steps or [name for name in plain if name == "episode"]
+        self._step_column = plain.index(steps[0]) if steps else None
+        return True
 
     def _events(self, row: Sequence[str]) -> Iterator[Event]:
         if not row:
@@ -88,8 +97,9 @@ class Tables(Form):
         cells, column = dict(zip(self._names, row, strict=True)), self._step_column
         step = None if column is None else as_step(cells.pop(self._names[column]))
         metrics = {name: number for name, cell in cells.items() if (number := to_number(cell)) is not None}
-        if metrics and self.reading.numbers.admits("lines", LOOSE if column is None else NAMED, step):
-            yield from self.reading.step(self.reading.numbers.next(None) if step is None else step, metrics)
+        if metrics and self.reading.numbers.admits("lines", self._rank, step):
+            self._counted += 1
+            yield from self.reading.step(self._counted if step is None else step, metrics)
 
 
 def _split_cells(line: str, separator: str) -> Sequence[str]:

@@ -15,7 +15,12 @@ _PREFIX = re.compile(_NUMBER.replace("nan|inf", r"\.?nan|\.?inf"), re.IGNORECASE
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
-_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9\])]|[.,][0-9])")
+_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9,\])]|\.[0-9])")
+_COMMA_VALUE = re.compile(
+    r"(?<=[:= ])(?![1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9]))([-+]?[0-9]{1,15}),"
+    r"([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?=,?(?:\s|$))"
+)
+_POINT = re.compile(r"[0-9]\.[0-9]")
 SPREAD = r" ?(?:±|\+/?-) ?[-+.\w]{1,20}%?"
 """What stands behind a mean: `0.20 ± 0.03`."""
 _SCALE = re.compile(r"([kKM])(?!\w)")
@@ -50,6 +55,11 @@ def leading_number(text: str) -> tuple[float, int] | None:
     number = float(digits if digits[-1] <= "9" else digits.replace(".", ""))  # YAML writes .nan
     scale = _SCALE.match(text, end) if after in _SCALES else None
     return (number * _SCALES[scale[1]], scale.end()) if scale else (number, end)
+
+
+def with_points(line: str) -> str:
+    """A line with decimal points for its decimal commas; one with a point has none, and `gpus: 0,1` is a list."""
+    return line if "," not in line or _POINT.search(line) else _COMMA_VALUE.sub(r"\1.\2", line)
 
 
 def unscaled(name: str, value: float) -> tuple[str, float]:
