@@ -127,13 +127,16 @@ class LogErrors:
         else:
             shown = errors[-1]
             cause = f"the first error after the last step: {errors[0]}" if errors[0] != shown else ""
-        if shown.startswith("KeyboardInterrupt"):
-            level = "info"
-        elif level == "critical" and (self._reading.complete or self._finished):
-            level = "warn"
+        level = self._grade(shown, level)
         text = f"an error, and no step after it: {shown}"
         step = self._reading.last or 0
         return Alert(at=self._reading.at, step=step, text=text, level=level, rule=rule, cause=cause, fix=fix)
+
+    def _grade(self, shown: str, level: Level) -> Level:
+        """The level of an end that would have `level` if it were not the user's, or came before the last step."""
+        if shown.startswith("KeyboardInterrupt"):
+            return "info"
+        return "warn" if level == "critical" and (self._reading.complete or self._finished) else level
 
 
 def _shorten(text: str) -> str:

@@ -149,21 +149,33 @@ def step_line(text: str) -> NamedStep | None:
     """The step and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
     text = with_points(_RICH_BAR.sub(r"| \1", text[:_MAX_LINE], 1))
     text, batches = _EPOCH_BATCH.subn(r"epoch \1 step \2", text)
-    place = _POSITION.match(text)
-    place, named = place if place and any(place.groups()) else None, _first_step(text[:_MAX_LINE])
+    place, named = _match_position(text), _first_step(text[:_MAX_LINE])
     if named is None or (place and named[1]):
         return _position_line(text, place) if place else None
     before, rest = text[max(named.start() - _HEADING_LINE, 0) : named.start()], text[named.end() : _MAX_LINE]
-    begins = _PAIRS.fullmatch(before) is not None
-    metrics = _entries(rest) | (_entries(f"|{before}") if begins else {})
-    if not any(map(is_measurement, metrics)):
-        metrics |= _unmarked_entries(rest)
-    if not any(map(is_measurement, metrics)) and not (begins and any(map(is_beside_step, metrics))):
-        return None
-    epoch, of_evaluation = _integer(place[1]) if place and place[1] else None, _EVALUATED.match(text) is not None
+    begins, of_evaluation = _PAIRS.fullmatch(before) is not None, _EVALUATED.match(text) is not None
     if named[1] and (of_evaluation or not (begins or _DECORATION.fullmatch(before))):
         return None
+    metrics = _metrics_beside_step(before if begins else None, rest)
+    if not metrics:
+        return None
+    epoch = _integer(place[1]) if place and place[1] else None
     return NamedStep(*_step_and_total(named), epoch, metrics, FAINT if named[1] or batches else NAMED, of_evaluation)
+
+
+def _match_position(text: str) -> re.Match[str] | None:
+    place = _POSITION.match(text)
+    return place if place and any(place.groups()) else None
+
+
+def _metrics_beside_step(before: str | None, rest: str) -> dict[str, float]:
+    """The metrics of a line before and behind its step, None where other text stands before it; none where nothing is
+    measured."""
+    metrics = _entries(rest) | (_entries(f"|{before}") if before is not None else {})
+    if not any(map(is_measurement, metrics)):
+        metrics |= _unmarked_entries(rest)
+    is_enough = any(map(is_measurement, metrics)) or (before is not None and any(map(is_beside_step, metrics)))
+    return metrics if is_enough else {}
 
 
 def _position_line(text: str, place: re.Match[str]) -> NamedStep | None:

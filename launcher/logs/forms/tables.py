@@ -80,14 +80,14 @@ class Tables(Form):
     def _is_header(self, names: Sequence[str], separator: str, is_csv: bool = False) -> bool:
         """Whether it is a header, of which the names of the columns are taken."""
         plain, of_metric = [name.casefold() for name in names], [name.rpartition(" - ")[2] for name in names]
-        steps = [name for name in _STEP_COLUMNS if name in plain] or [*filter(STEP_NAME.fullmatch, plain)]
+        steps = _step_columns(plain)
         measured = "wall time" in plain or any(map(is_measurement, of_metric))  # as TensorBoard names what it exports
-        of_file = is_csv and not steps and all(map(_NAME.fullmatch, names))
-        if not (steps or of_file) or not measured or any(to_number(name) is not None for name in names):
+        of_file = is_csv and all(map(_NAME.fullmatch, names))
+        if not (measured and (steps or of_file)) or any(to_number(name) is not None for name in names):
             return False
         self._names = of_metric if len({*of_metric}) == len(names) else names  # W&B: `run - train/loss`
         self._separator, self._rank = separator, NAMED if steps else FAINT
-        steps = steps or [name for name in plain if name == "episode"]
+        steps = steps or ["episode"] * plain.count("episode")
         self._step_column = plain.index(steps[0]) if steps else None
         return True
 
@@ -100,6 +100,10 @@ class Tables(Form):
         if metrics and self.reading.numbers.admits("lines", self._rank, step):
             self._counted += 1
             yield from self.reading.step(self._counted if step is None else step, metrics)
+
+
+def _step_columns(names: Sequence[str]) -> list[str]:
+    return [name for name in _STEP_COLUMNS if name in names] or [*filter(STEP_NAME.fullmatch, names)]
 
 
 def _split_cells(line: str, separator: str) -> Sequence[str]:
