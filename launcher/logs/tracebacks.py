@@ -117,12 +117,13 @@ class LogErrors:
         cause, fix, rule = "", "", ENDED
         level: Level = "critical"
         gpu_memory = next(filter(endings.is_gpu_memory, errors), "")
-        known = endings.find(errors[0]) if errors and not gpu_memory else None
-        if told := self._ending or (known and (known, errors[0])):
-            ending, shown = told
+        ending, shown = self._ending or (None, errors[0])
+        ending = ending or (None if gpu_memory else endings.find(shown))
+        if ending:
             cause, fix, level = ending.cause, ending.fix, ending.level
-        elif shown := gpu_memory:
-            rule, fix = endings.OUT_OF_MEMORY, endings.fixes_of(endings.OUT_OF_MEMORY)["any"]
+        elif gpu_memory:
+            shown, rule = gpu_memory, endings.OUT_OF_MEMORY
+            fix = endings.fixes_of(rule)["any"]
             cause = "the batch, or the length of its answers, needs more memory than the GPU has"
         else:
             shown = errors[-1]

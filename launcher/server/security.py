@@ -164,8 +164,7 @@ class Guard:
         token = _token_of(headers.getlist("authorization"), connection.get("subprotocols", ()))
         scope = self._tokens.scope_of(token) if token or self._tokens.are_wanted else "admin"
         if scope is None:
-            fix = "send Authorization: Bearer TOKEN; the server printed one of each scope when it started"
-            fix = fix if self._tokens.are_wanted else "send no token: this server wants none"
+            fix = "send Authorization: Bearer TOKEN, one that the server printed when it started, or none if it did not"
             raise Refusal(401, "Authorization", "has no token that is known here", fix)
         wanted: Scope = "launch" if _changes(connection) else "read"
         if not includes(scope, wanted):

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pydantic import ValidationError
+
+from launcher.config.explain import explain
 from launcher.core.checkpoints import faults, folder_digests, sha256
 from launcher.core.problems import Problem, Problems
 from launcher.models.weights import tensors
@@ -59,7 +62,11 @@ def _policy_folder(run: Folder, one: Kept, out: Path) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".rlrun-merged-", dir=out.parent) as beside:
         target = Path(beside) / "merged"
-        read_run(run.path).engine.write_policy(one.path, target)
+        try:
+            engine = read_run(run.path).engine
+        except ValidationError as error:
+            raise Problems(explain(error, {})) from error
+        engine.write_policy(one.path, target)
         yield target
 
 

@@ -1,5 +1,5 @@
-"""Each value of a run is told with the file and line, or the word, that gave it, or as a default; and two runs side by
-side, as their folders hold them."""
+"""Each value of a run is shown with the file and line, or the argument, that set it, or as a default; and two runs side
+by side, as their folders hold them."""
 
 from __future__ import annotations
 

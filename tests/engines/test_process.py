@@ -31,8 +31,8 @@ process.run_main(main)
 def test_it_waits_for_no_thread(body: str, code: int, crash: Crashed | None) -> None:
     script = HANGS.replace("{body}", body)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
-    told = [event for line in ran.stdout.splitlines() for event in marked_events(line)]
-    assert ran.returncode == code and [getattr(event, "lines", None) for event in told] == (
+    events = [event for line in ran.stdout.splitlines() for event in marked_events(line)]
+    assert ran.returncode == code and [getattr(event, "lines", None) for event in events] == (
         [crash.lines] if crash else []
     )
     assert (crash is None) == ("Traceback" not in ran.stderr)

@@ -1,4 +1,4 @@
-"""Python errors in a log: the one that ended the program is told, those that it survived are not."""
+"""Python errors in a log: the one that ended the program is reported, those that it survived are not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_error_that_ended_the_program(prefix, error):
     assert (alert.step, alert.level, alert.text) == (2, "critical", SAID + error)
 
 
-TOLD = {
+ENDS = {
     "an error of another process, by what it was there": (TRACEBACK + RAY, 0, "critical", "ValueError: no such loss"),
     "an error after the last step": (ONE + DONE + TRACEBACK + "OSError: x\n", 1, "warn", "OSError: x"),
     "a person who stops it": (ONE + TRACEBACK + "KeyboardInterrupt\n", 1, "info", "KeyboardInterrupt"),
@@ -91,7 +91,7 @@ TOLD = {
 
 
 BAR = " 10%|█ | 1/10 [00:10<01:30, 10.0s/it, lr=1e-5]"
-TOLD |= {
+ENDS |= {
     f"{end} behind {bar}": (f"{ONE}{bar}{end}\n", 1, "critical", end.split("\n")[-1].removeprefix("[rank0]: "))
     for bar in (BAR, BAR * 2, "Rows: 9 examples [00:10, 10.0 examples/s]")
     for end in (
@@ -101,8 +101,8 @@ TOLD |= {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "step", "level", "end"), TOLD.values(), ids=TOLD)
-def test_which_end_is_told(text, step, level, end):
+@pytest.mark.parametrize(("text", "step", "level", "end"), ENDS.values(), ids=ENDS)
+def test_which_end_is_reported(text, step, level, end):
     (alert,) = alerts(text)
     assert (alert.step, alert.level) == (step, level) and alert.text.endswith(end)
 

@@ -137,3 +137,13 @@ def test_what_cannot_be_exported(run: Folder, tmp_path: Path) -> None:
         export(run, one, tmp_path / "out", lambda *_: None)
     assert found.value.lines == [f"{weights}: changed while it was copied; try again"]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_this_version_cannot_read(run: Folder, tmp_path: Path) -> None:
+    """Only an engine with checkpoints of its own needs the run's settings."""
+    at = save(run, 2, lambda at: tiny(1).save_pretrained(at))
+    one = keeping.newest(run)
+    (at / "policy").rename(at / "own")
+    run.spec.write_text("nope: 2\n")
+    with pytest.raises(Problems, match="nope: RunSpec has no setting 'nope'"):
+        export(run, one, tmp_path / "out", lambda *_: None)

@@ -14,12 +14,11 @@ _NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+
 _PREFIX = re.compile(_NUMBER.replace("nan|inf", r"\.?nan|\.?inf"), re.IGNORECASE)  # with a point those of YAML
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
-_GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])(?:\.[0-9]{1,40})?")
-_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?![0-9,\])]|\.[0-9])")
-_COMMA_VALUE = re.compile(
-    r"(?<=[:= ])(?![1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9]))([-+]?[0-9]{1,15}),"
-    r"([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)(?=,?(?:\s|$))"
-)
+_GROUPS = r"[1-9][0-9]{0,2}(?:,[0-9]{3}){1,8}(?![0-9])"
+_GROUPED = re.compile(rf"[-+]?{_GROUPS}(?:\.[0-9]{{1,40}})?")
+_COMMA_NUMBER = r"([-+]?[0-9]{1,15}),([0-9]{1,40}(?:[eE][-+]?[0-9]{1,4})?)"
+_DECIMAL_COMMA = re.compile(_COMMA_NUMBER + r"(?![0-9,\])]|\.[0-9])")
+_COMMA_VALUE = re.compile(rf"(?<=[:= ])(?!{_GROUPS}){_COMMA_NUMBER}(?=,?(?:\s|$))")
 _POINT = re.compile(r"[0-9]\.[0-9]")
 SPREAD = r" ?(?:±|\+/?-) ?[-+.\w]{1,20}%?"
 """What stands behind a mean: `0.20 ± 0.03`."""
