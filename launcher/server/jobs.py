@@ -6,11 +6,12 @@ files, so an ended run costs three calls of `stat`. The folders are the source o
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,20 @@ class Jobs:
             job.mark = ()
             self._refresh(job)
             return job
+
+    @contextmanager
+    def claimed(self, job: ServedJob) -> Iterator[None]:
+        """One server of this run root at a time starts a job. Raises `Problems` where another one has started it."""
+        path, started = self._record_path(job.record), Problem(job.uuid, "was started", "GET it again", "changed")
+        try:
+            file = path.open("rb")
+        except FileNotFoundError as error:
+            raise Problems(started) from error
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not path.exists():  # a started job has its record in its folder
+                raise Problems(started)
+            yield
 
     def _index(self, record: JobRecord) -> None:
         with self.database.session() as session:

@@ -120,7 +120,8 @@ class Launching:
         with served.busy:
             if served.has_folder:
                 raise Problems(_wrong_status(served, "resume goes on with it, rerun repeats it"))
-            return self._track(served, job.submit(served.record.arguments), "start")
+            with self.jobs.claimed(served):
+                return self._track(served, job.submit(served.record.arguments), "start")
 
     def resume(self, uuid: str, changes: Sequence[str], from_step: int | None) -> ServedJob:
         """Resume a job from its newest checkpoint that verifies, or that of `from_step`, as a new attempt. A job that

@@ -12,13 +12,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from launcher.core.events import Step, events_of
-from launcher.runs.folder import holder
+from launcher.launch import job
+from launcher.runs.folder import Folder, holder
 from tests.conftest import DATA, MODEL, wait_until
 from tests.server.conftest import PLAN, lose_database, only_job, record_in, write_run
 
@@ -114,6 +117,28 @@ def test_one_key_makes_one_job_also_at_the_same_moment_at_two_servers_and_after_
     jobs.change(jobs.get(uuid), place="rlrun/once")
     other_jobs.scan()
     assert [(job["uuid"], job["step"]) for job in servers[1].get("/api/jobs").json()["items"]] == [(uuid, 3)]
+
+
+def test_of_two_servers_that_start_a_job_at_the_same_moment_one_does(root, serve, monkeypatch):
+    first, begun, codes = serve(), [], []
+    uuid = first.post("/api/jobs", json={"arguments": TINY}).json()["uuid"]
+    servers = (first, serve())
+
+    def submit(arguments):
+        begun.append(arguments)
+        time.sleep(0.5)  # so that the other server comes in between, unless it waits
+        return SimpleNamespace(folder=Folder(write_run(root / "rlrun" / "one")), process=subprocess.Popen(["true"]))
+
+    def start(client):
+        codes.append(client.post(f"/api/jobs/{uuid}/start").status_code)
+
+    monkeypatch.setattr(job, "submit", submit)
+    threads = [threading.Thread(target=start, args=(client,)) for client in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (sorted(codes), len(begun)) == ([202, 409], 1)
 
 
 def test_all_that_is_wrong_is_named_at_once(idle):
