@@ -155,16 +155,14 @@ class Jobs:
     @contextmanager
     def claimed(self, job: ServedJob) -> Iterator[None]:
         """One server of this run root at a time starts a job. Raises `Problems` where another one has started it."""
-        path, started = self._record_path(job.record), Problem(job.uuid, "was started", "GET it again", "changed")
-        try:
-            file = path.open("rb")
-        except FileNotFoundError as error:
-            raise Problems(started) from error
-        with file:
+        path = self._record_path(job.record)
+        lock = path.with_suffix(".lock")  # the record itself is replaced by each change
+        with lock.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if not path.exists():  # a started job has its record in its folder
-                raise Problems(started)
+                raise Problems(Problem(job.uuid, "was started", "GET it again", "changed"))
             yield
+            lock.unlink()
 
     def _index(self, record: JobRecord) -> None:
         with self.database.session() as session:

@@ -164,7 +164,7 @@ class Guard:
         token = _token_of(headers.getlist("authorization"), connection.get("subprotocols", ()))
         scope = self._tokens.scope_of(token) if token or self._tokens.are_wanted else "admin"
         if scope is None:
-            fix = "send Authorization: Bearer TOKEN, one that the server printed when it started, or none if it did not"
+            fix = "send Authorization: Bearer TOKEN, as the server printed it, or no token where it printed none"
             raise Refusal(401, "Authorization", "has no token that is known here", fix)
         wanted: Scope = "launch" if _changes(connection) else "read"
         if not includes(scope, wanted):

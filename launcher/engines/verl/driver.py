@@ -102,8 +102,8 @@ class VerlRun:
         self._metrics = NewLines(words.log_file(folder))
         self._answer_files: dict[Path, NewLines] = {}
         self._validation_metrics: dict[int, dict[str, float]] = {}
-        self._not_kept = dict[int, str]()
-        """What was said of checkpoints that could not be kept, by step; each is said once."""
+        self._not_kept = set[str]()
+        """Messages on checkpoints that could not be kept; each is reported once."""
         self._started_at = time.time()
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         print("verl:", *command, flush=True)
@@ -212,8 +212,8 @@ class VerlRun:
                     checkpoints.retain(root, *keep, root / checkpoints.name_of(step))
             except OSError as error:
                 text = f"the checkpoint of step {step} could not be kept: {error}"
-                if self._not_kept.get(step) != text:
-                    self._not_kept[step] = text
+                if text not in self._not_kept:
+                    self._not_kept.add(text)
                     yield Alert(step=step, text=text)
 
 
