@@ -19,7 +19,7 @@ from launcher.config.nodes import flat, walk
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.slips import FindRun
 from launcher.core.classes import add_code_dir
-from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.problems import Problem, Problems, path_repr
 from launcher.spec.run import RunSpec
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Re
 def _problems_of_folder(config_dir: Path | None) -> list[Problem]:
     if config_dir is None or config_dir.is_dir():
         return []
-    got, fix = f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
+    got, fix = f"no folder {path_repr(config_dir)}", "use one that holds <group>/<choice>.yaml"
     return [Problem("--config-dir", got, fix, "not-found")]
 
 

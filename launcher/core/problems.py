@@ -112,6 +112,11 @@ def short_repr(value: object, limit: int = 80) -> str:
     return shortened(repr(value), limit)
 
 
+def path_repr(path: object) -> str:
+    """`repr(str(path))` without secrets. A path is told whole, since its end says which file or folder is meant."""
+    return short_repr(str(path), 1024)
+
+
 def shortened(text: str, limit: int = 80) -> str:
     """`text` without secrets, cut to `limit` characters."""
     text = redact(text)  # before the cut: a part of a secret is not known as one

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from launcher.core.files import expand_user
-from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr, suggest
+from launcher.core.problems import Problem, Problems, error_message, nearest, path_repr, suggest
 
 CODE = "code"  # subfolder of a run's folder, as in runs.folder.Folder
 
@@ -52,7 +52,7 @@ class PythonFile:
 
     def _read_problem(self, error: OSError) -> Problem:
         """The problem that the file cannot be read; it suggests a file beside it with a similar name."""
-        got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
+        got = f"{path_repr(self.path)} cannot be read, {error_message(error)}"
         path = Path(self.path)
         beside = [each.name for each in path.expanduser().parent.glob("*.py")] if self.path.isprintable() else []
         fix = "use a Python file"

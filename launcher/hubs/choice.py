@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from launcher.core.problems import Problem, error_message, short_repr, suggest
+from launcher.core.problems import Problem, error_message, path_repr, suggest
 from launcher.core.settings import ReadOnlyWith, settings
 from launcher.hubs.repo import Source, is_id
 
@@ -45,7 +45,7 @@ class FromHub:
     ) -> list[Problem]:
         """Why nothing can be loaded from `path`, found without a network: it is neither a repository's name nor a
         folder that `is_model`. `expected` is the file that such a folder has."""
-        folder, shown = Path(self.path), short_repr(self.path)
+        folder, shown = Path(self.path), path_repr(self.path)
         try:
             folder = folder.expanduser()
             if folder.is_dir():
@@ -60,7 +60,7 @@ class FromHub:
             if self.on_hub:
                 return []
             if not folder.parent.is_dir():
-                got = f"there is no folder {shown}, nor {short_repr(str(folder.parent))}"
+                got = f"there is no folder {shown}, nor {path_repr(folder.parent)}"
                 return [Problem(where, got, "use a model's folder or hub id", "not-found")]
             siblings = [path.name for path in folder.parent.iterdir()]
         except (OSError, RuntimeError) as error:  # a name that is too long, or the home of an unknown user

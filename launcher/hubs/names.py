@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.core.problems import Problem, short_repr
+from launcher.core.problems import Problem, path_repr
 
 OURS = ".rlrun"
 """The folder inside a downloaded folder that holds lock, manifest and unfinished files."""
@@ -16,7 +16,7 @@ _MAX_PART_BYTES, _MAX_BYTES = 255, 1024
 def check_names(paths: Iterable[str]) -> list[Problem]:
     """One problem for each path that must not be used."""
     fix = "ask the owner of the repository to rename the file"
-    return [Problem(short_repr(path), why, fix, "not-supported") for path in paths if (why := _refusal(path))]
+    return [Problem(path_repr(path), why, fix, "not-supported") for path in paths if (why := _refusal(path))]
 
 
 def _refusal(path: str) -> str:

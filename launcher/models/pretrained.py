@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.core import checkpoints
-from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.problems import Problem, Problems, path_repr, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
 from launcher.models import config, store, weights
@@ -80,7 +80,7 @@ class Pretrained(FromHub, Model):
             return found
         folder = self.folder
         if not self.trust_remote_code and (code := config.foreign_code(config.read(folder) or {})):
-            got = f"{short_repr(self.path)} needs Python code that comes with it ({short_repr(code)})"
+            got = f"{path_repr(self.path)} needs Python code that comes with it ({short_repr(code)})"
             return [Problem("model.path", got, "read it, then set model.trust_remote_code=true to run it")]
         if self.is_run:
             return []  # its newest verified checkpoint is used, which need not be this one
@@ -127,10 +127,10 @@ def weights_of(path: str) -> str:
         return str(folder.resolve()) if folder.is_dir() else path
     newest, faults = checkpoints.newest_verified(root)
     if newest is None:
-        raise Problems([Problem("model.path", f"{short_repr(path)} has no checkpoint that verifies"), *faults])
+        raise Problems([Problem("model.path", f"{path_repr(path)} has no checkpoint that verifies"), *faults])
     policy = policy_folder(newest)
     if policy is None:
-        got = f"{short_repr(path)} is a run of another engine, whose checkpoints are in files of its own"
+        got = f"{path_repr(path)} is a run of another engine, whose checkpoints are in files of its own"
         fix = f"use rlrun checkpoints export {path} --to hf --out FOLDER, then that folder"
         raise Problems(Problem("model.path", got, fix, "not-supported"))
     return str(policy.resolve())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
 from launcher.core.files import write_atomic
-from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, path_repr, short_repr, suggest
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import screen_lines
 from launcher.runs import stop_requests
@@ -131,7 +131,7 @@ def find(name: str, root: Path) -> Folder:
         return folder
     if os.path.isfile(name):
         fix = "use the name of a run; rlrun status, show, watch, metrics, samples, diagnose, report, compare read logs"
-        raise Problems(Problem(short_repr(name), "a file, and no run", fix, "not-found"))
+        raise Problems(Problem(path_repr(name), "a file, and no run", fix, "not-found"))
     raise Problems(
         Problem(short_repr(name), f"no run of that name in {root}", suggest(name, sorted(_names(root))), "not-found")
     )

@@ -30,7 +30,7 @@ from typing import Any, Self
 from launcher.core.check_result import CheckResult
 from launcher.core.files import open_file
 from launcher.core.machine import package_version
-from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.problems import Problem, Problems, path_repr
 from launcher.core.remembered import recall, remember
 from launcher.core.user_code import CallFailure, try_call
 from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
@@ -147,7 +147,7 @@ class TextProcess:
         path = self.model.path if isinstance(self.model, Pretrained) else self.model.label
         files = "chat_template.jinja or tokenizer_config.json" if what == "chat template" else "tokenizer.json"
         return Problem(
-            "model.path", f"the {what} of {short_repr(path)} {got}", fix or f"fix {files}, or use another model"
+            "model.path", f"the {what} of {path_repr(path)} {got}", fix or f"fix {files}, or use another model"
         )
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from launcher.core.events import Alert, Event, Step, events_of
-from launcher.core.problems import OnMessage, Problem, Problems, short_repr
+from launcher.core.problems import OnMessage, Problem, Problems, path_repr
 from launcher.logs import trainer_state
 from launcher.logs.forms.numbering import Kind
 from launcher.logs.forms.reading import MANY_NAMES
@@ -125,7 +125,7 @@ def not_found(name: str, root: Path) -> Problem:
         if Path(name).is_dir() and (logs := logs_in(Path(name))):
             got = "a folder, and no run; it has logs"
             paths = [shlex.quote(str(log)) for log in (*logs[:8], *logs[8:][-1:])]
-            return Problem(short_repr(name), got, f"use {' or '.join(paths)}", "not-found")
+            return Problem(path_repr(name), got, f"use {' or '.join(paths)}", "not-found")
     except (OSError, ValueError):
         pass
     try:
@@ -133,7 +133,7 @@ def not_found(name: str, root: Path) -> Problem:
     except Problems as error:
         run_fix = error.problems[0].fix
     got, fix = f"no log file, and no run of that name in {root}", "use the path of a log file, or the name of a run"
-    return Problem(short_repr(name), got, f"{fix}: {run_fix}", "not-found")
+    return Problem(path_repr(name), got, f"{fix}: {run_fix}", "not-found")
 
 
 def logs_in(path: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from launcher.config.names import verl
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult
 from launcher.core.overrides import argument, key_of
-from launcher.core.problems import Problem, conflict, short_repr
+from launcher.core.problems import Problem, conflict, path_repr
 from launcher.core.settings import Names, settings
 from launcher.data.files import Files
 from launcher.engines.verl import memory, saved, words
@@ -90,7 +90,7 @@ class Verl(Engine):
                 yield Problem("engine.extra", f"{key} is set by rlrun", fix, "conflicting-settings")
         path = self.resume_from_path
         if path is not None and not saved.is_checkpoint_name(path):
-            got = f"{short_repr(path)} does not end with global_step_N, as verl's checkpoints do"
+            got = f"{path_repr(path)} does not end with global_step_N, as verl's checkpoints do"
             yield Problem("engine.resume_from_path", got, "use the folder of one step")
 
     def _unknown_parts(self, run: RunSpec) -> Iterator[Problem]:
