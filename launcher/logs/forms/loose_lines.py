@@ -33,7 +33,9 @@ from launcher.logs.forms.values import (
 _AFTER_STEP = ("time (ms) |", "Average reward score: ")
 """How lines of DeepSpeed and Megatron begin that belong to the step of the line before."""
 _OVERFLOW = re.compile(
-    r"overflow.{0,120}(?:reducing|scale) to:? {0,4}([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[-+]?[0-9]{1,2})?)", re.IGNORECASE
+    r"overflow.{0,120}\b(?:reduc\w{1,4}|scale)(?: from [0-9.]{1,20})? (?:to|of):? {0,4}"
+    r"([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[-+]?[0-9]{1,2})?)",
+    re.IGNORECASE,
 )
 """What DeepSpeed, Apex and fairseq print of a step that float16 lost: `OVERFLOW! ... reducing to 65536`."""
 _MAX_LINE = 4_000  # most characters read of a line that names a step
