@@ -24,7 +24,9 @@ from launcher.views.read import LogOrRun
 if TYPE_CHECKING:
     from launcher.health.run_judge import RunJudge
 
-PROGRAMS = {"rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
+PROGRAMS = {
+    "rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl", "transformers": "trl", "trainer_state": "trl",
+}  # fmt: skip
 """The program in whose spelling fixes name settings, by the form of the log; other forms get words."""
 
 

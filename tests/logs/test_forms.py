@@ -181,7 +181,8 @@ def test_the_last_line_of_ms_swifts_jsonl_repeats_the_history_of_the_others(tmp_
     ("text", "kind"),
     [
         (f"{RAY}step:1 - a:1\n", "verl"), ('{"step":4,"data":{"a":1}}\n', "verl_file"), ("{'loss': 1.0}\n", "dicts"),
-        ("{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.1}\n", "trl"),
+        ("{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.1}\n", "transformers"),
+        ("{'loss': 1.0, 'learning_rate': 1e-05, 'completions/mean_length': 9.0, 'epoch': 0.1}\n", "trl"),
         ("Step 1/2 | Loss: 0.5\n", "lines"), (BLOCK, "block"), ("nothing\n", "unknown"), ("", "unknown"),
         ("Training: 10%|█ | 1/10 [00:01<00:09, 1.0s/it, reward=0.5]\n", "bars"),
     ],

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-from launcher.core.events import Event
+from launcher.core.events import Event, Step
 from launcher.core.metric_aliases import known
 from launcher.logs.forms.numbering import FAINT, LOOSE, NAMED, PLACED, Epochs
 from launcher.logs.forms.reading import Form, LineReading
@@ -32,6 +32,12 @@ from launcher.logs.forms.values import (
 
 _AFTER_STEP = ("time (ms) |", "Average reward score: ")
 """How lines of DeepSpeed and Megatron begin that belong to the step of the line before."""
+_OVERFLOW = re.compile(
+    r"overflow.{0,120}\b(?:reduc\w{1,4}|scale)(?: from [0-9.]{1,20})? (?:to|of):? {0,4}"
+    r"([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[-+]?[0-9]{1,2})?)",
+    re.IGNORECASE,
+)
+"""What DeepSpeed, Apex and fairseq print of a step that float16 lost: `OVERFLOW! ... reducing to 65536`."""
 _MAX_LINE = 4_000  # most characters read of a line that names a step
 _HEADING_LINE = 300  # most characters of a heading, and of the text read before a step or a dict
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
@@ -252,6 +258,9 @@ class BesideSteps(Form):
     `Test set: Average loss: 0.05, Accuracy: 9800/10000 (98%)`, where a fraction may be a count."""
 
     def read(self, line: str) -> Iterator[Event] | None:
+        if overflow := _OVERFLOW.search(line[:_HEADING_LINE]):  # answers before it wait for the line of their step
+            scale = {"loss_scale": float(overflow[1])}
+            return iter([Step(at=self.reading.at, step=self.reading.last or 0, metrics=scale)])
         if self.reading.kind != "lines":
             return None
         if label := _SET.match(line):

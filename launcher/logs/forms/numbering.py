@@ -21,6 +21,7 @@ Kind = Literal[
     "verl",
     "verl_file",
     "trl",
+    "transformers",
     "dicts",
     "trainer_state",
     "lines",

@@ -9,11 +9,13 @@ from launcher.core.events import Alert, Event, LogProgress, Sample, Step
 from launcher.logs.forms.numbering import SUREST, Basis, Kind, Numbering
 from launcher.logs.forms.values import NUMBER, to_number
 
-_TRL_PREFIXES = (
+_TRAINER_PREFIXES = (
     "learning_rate", "train/learning_rate", "completions/", "completion_length", "rewards/", "objective/",
     "eval_runtime", "train_runtime",
 )  # fmt: skip
 """How metric names begin that the trainers of transformers and TRL log."""
+_TRL_PREFIXES = ("completion", "reward", "objective/", "kl", "num_tokens", "mean_token_accuracy")
+"""How some of them begin that only those of TRL log."""
 
 
 LONGEST = 2**16
@@ -102,12 +104,14 @@ class LineReading:
             yield from self.step(self.numbers.reached(self.last, self.bar) if step is None else step, metrics)
 
     def kind_of(self, metrics: dict[str, float], rank: int) -> Kind:
-        """The kind of a dict: `trl` for TRL and the trainers of transformers, else `dicts`; once dicts own the steps of
-        a log, all have the owner's kind."""
+        """The kind of a dict: `trl` or `transformers` for their trainers, else `dicts`; once dicts own the steps of a
+        log, all have the owner's kind."""
         owner = self.numbers.basis
-        if owner.kind in ("trl", "dicts") and owner.rank == rank:
+        if owner.kind in ("trl", "transformers", "dicts") and owner.rank == rank:
             return owner.kind
-        return "trl" if any(name.startswith(_TRL_PREFIXES) for name in metrics) else "dicts"
+        if not any(name.startswith(_TRAINER_PREFIXES) for name in metrics):
+            return "dicts"
+        return "trl" if any(name.startswith(_TRL_PREFIXES) for name in metrics) else "transformers"
 
     def heading(self) -> int | None:
         """The step that the heading above names; a heading counts for one step only."""
