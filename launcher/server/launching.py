@@ -23,7 +23,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.launch import job
 from launcher.launch.job import Submitted
 from launcher.launch.rerun import prepare_rerun
-from launcher.preflight.plan import first_rows, page_node
+from launcher.preflight.plan import Page, first_rows, page_node
 from launcher.runs.folder import holder
 from launcher.runs.stop_requests import StopMode
 from launcher.server.jobs import Jobs, ServedJob
@@ -72,9 +72,12 @@ class Launching:
 
     def plan(self, new: NewJob) -> dict[str, Any]:
         """What `rlrun plan --json` prints for it, with the equivalent `command` and the first `rows` as tokens."""
-        arguments = (*new.typed, *self._root_argument)
-        page, command = job.plan(arguments), shlex.join(["rlrun", "train", *arguments])
-        return {**page_node(page), "command": command, "rows": first_rows(page)}
+        arguments = [*new.typed, *self._root_argument]
+        page = job.plan(arguments)
+        if named := self._name_argument(new, page):
+            arguments += named
+            page = job.plan(arguments)
+        return {**page_node(page), "command": shlex.join(["rlrun", "train", *arguments]), "rows": first_rows(page)}
 
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
         """The job, and whether it is new: a repeated request with the same key gives the job of the first. Raises
@@ -82,34 +85,32 @@ class Launching:
         uuid, digest = (id_of_key(key), new.digest) if key else (str(uuid4()), "")
         if existing := self.jobs.repeated(uuid, digest):
             return existing, False
-        typed = [*new.typed, *self._root_argument]
         page = job.plan(new.typed)
         if page.run is None:
             failures = (result for result in page.results if result.level == "FAIL")
             raise Problems(Problem(result.subject, result.message, result.fix) for result in failures)
         _check_root(page.run, "runs", self._root)
-        about, trainer = dict(new.about), page.run.trainer
         planned = words_of_node(to_node(page.run), page.choices.get("model", ""))
         words = {**planned, **new.words}
         with self.jobs.lock:
-            if trainer.experiment_name is None and (name := str(about.get("name", ""))):
-                typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
+            arguments = (*new.typed, *self._root_argument, *self._name_argument(new, page))
             record = JobRecord(
-                uuid, **about, created_at=time.time(), words=words, arguments=tuple(typed), digest=digest
+                uuid, **new.about, created_at=time.time(), words=words, arguments=arguments, digest=digest
             )
             return self.jobs.add(record)
 
-    def _free_name(self, project: str, name: str) -> str:
-        """`name`, or `name-2` and so on, that neither a run folder nor a job that is not yet started has."""
+    def _name_argument(self, new: NewJob, page: Page) -> list[str]:
+        """Names the run as the job, unless the job has no name or its settings name the run: `name`, or `name-2` and so
+        on, that neither a run folder nor a job that is not yet started has."""
+        name = str(new.about.get("name", ""))
+        if not name or page.run is None or page.run.trainer.experiment_name is not None:
+            return []
         stem = _UNSAFE.sub("-", name)[:100].strip(".-") or "job"
-        jobs = self.jobs.every(unread=True)
-        waiting = {word for job in jobs if not job.has_folder for word in job.record.arguments}
-
-        def is_free(name: str) -> bool:
-            return f"{EXPERIMENT}={name}" not in waiting and not (self.jobs.root / project / name).exists()
-
+        waiting = {word for job in self.jobs.every(unread=True) if not job.has_folder for word in job.record.arguments}
+        folder = self.jobs.root / page.run.trainer.project_name
         names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
-        return next(filter(is_free, names))
+        free = (each for each in names if f"{EXPERIMENT}={each}" not in waiting and not (folder / each).exists())
+        return [f"{EXPERIMENT}={next(free)}"]
 
     # ---- starting
 

@@ -244,11 +244,13 @@ def test_a_run_that_cannot_be_resumed_says_why(root, client):
     assert (found["status"], found["reason"]) == ("stopped", "\n".join(problems))
 
 
-def test_a_name_that_is_taken_gets_a_number(client):
-    runs = [client.post("/api/jobs", json={"name": "My run/../x", "arguments": TINY}).json() for _ in range(2)]
+def test_a_name_that_is_taken_gets_a_number_which_the_plan_shows(client):
+    asked = {"json": {"name": "My run/../x", "arguments": TINY}}
+    plans, runs = zip(*[[client.post(path, **asked).json() for path in (PLAN, "/api/jobs")] for _ in "ab"], strict=True)
     records = [client.app.state.services.jobs.get(run["uuid"]).record for run in runs]
     names = [word.partition("=")[2] for record in records for word in record.arguments if "experiment_name" in word]
-    assert names == ["My-run-..-x", "My-run-..-x-2"]
+    assert names == [plan["folder"].rpartition("/")[2] for plan in plans] == ["My-run-..-x", "My-run-..-x-2"]
+    assert [shlex.split(plan["command"])[2:] for plan in plans] == [[*record.arguments] for record in records]
     assert {(run["algorithm"], run["model"]) for run in runs} == {("sft", "tiny")}
     assert client.get("/api/jobs", params={"search": "tiny", "algorithm": "SFT"}).json()["total"] == 2
 
