@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from launcher.core import checkpoints
 from launcher.core.overrides import argument
 from launcher.core.problems import Problem, Problems
 from launcher.launch import job
 from launcher.launch.job import Submitted
 from launcher.launch.rerun import prepare_rerun
+from launcher.launch.start import to_resume
 from launcher.preflight.plan import Page, first_rows, page_node
 from launcher.runs.folder import holder
 from launcher.runs.stop_requests import StopMode
@@ -33,7 +35,7 @@ from launcher.server.words import arguments_of
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
-ROOT, EXPERIMENT = "trainer.run_root", "trainer.experiment_name"
+ROOT, EXPERIMENT, STEPS = "trainer.run_root", "trainer.experiment_name", "trainer.total_training_steps"
 ENDED = ("finished", "doubtful", "failed", "stopped", "paused")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -120,7 +122,8 @@ class Launching:
         served = self.jobs.get(uuid)
         with served.busy:
             if served.has_folder:
-                raise Problems(_wrong_status(served, "resume goes on with it, rerun repeats it"))
+                self._get_startable(uuid)
+                raise Problems(_wrong_status(served, "once it has ended, resume goes on with it; rerun repeats it"))
             with self.jobs.claimed(served):
                 return self._track(served, job.submit(served.record.arguments), "start")
 
@@ -132,6 +135,7 @@ class Launching:
             if self.jobs.get(uuid).standing.status not in ENDED:
                 raise Problems(_wrong_status(served, "stop it first"))
             if served.folder.spec.is_file():
+                _check_goes_on(served, changes, from_step)
                 return self._track(served, job.resume(served.folder, changes, from_step), "resume")
             name = f"{EXPERIMENT}={served.folder.path.name}"
             return self._track(served, job.submit([*served.record.arguments, *changes, name]), "resume")
@@ -197,6 +201,18 @@ def _check_root(run: RunSpec, *roots: str) -> None:
     if run.trainer.run_root not in roots:
         got = "is the folder that the server was started with"
         raise Problems(Problem(ROOT, got, "leave it out", "not-permitted"))
+
+
+def _check_goes_on(served: ServedJob, changes: Sequence[str], from_step: int | None) -> None:
+    """Raises `Problems` where there is no such checkpoint, or nothing is left to do; whether checkpoints verify, which
+    takes long, is looked at of a finished run alone."""
+    kept = [checkpoints.step_of(path) for path in reversed(checkpoints.newest_first(served.folder.checkpoints))]
+    if from_step not in (None, *kept):
+        fix = f"use one of {', '.join(map(str, kept))}" if kept else "leave it out, as there is none"
+        raise Problems(Problem("from_step", f"there is no checkpoint of step {from_step}", fix))
+    if served.state.status == "finished" and to_resume(served.folder, changes, from_step).is_done:
+        fix = f"{STEPS}={2 * served.state.step} would go on, as an earlier from_step would"
+        raise Problems(_wrong_status(served, fix))
 
 
 def _wrong_status(served: ServedJob, fix: str) -> Problem:

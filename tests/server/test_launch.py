@@ -63,8 +63,12 @@ def test_the_documents_requests_train_a_job_to_its_end(root, client, document):
     folder = root / done["run"]
     assert record_in(folder)["uuid"] == job["uuid"]
     assert any(isinstance(event, Step) and event.step == 2 for event in events_of(folder / "events.jsonl"))
-    again = client.post(f"/api/jobs/{job['uuid']}/start")
-    assert (again.status_code, again.json()["problems"][0]["code"]) == (409, "changed")
+    for word in ("start", "resume"):
+        again = client.post(f"/api/jobs/{job['uuid']}/{word}")
+        assert (again.status_code, again.json()["problems"][0]["got"]) == (409, "is doubtful")
+    assert again.json()["problems"][0]["fix"].startswith("trainer.total_training_steps=4 would go on")
+    again = client.post(f"/api/jobs/{job['uuid']}/resume", json={"from_step": 9})
+    assert (again.status_code, again.json()["problems"][0]["fix"]) == (422, "use one of 2")
 
 
 TINY = ["algorithm=sft", *MODEL, *DATA, "engine.num_threads=1"]
