@@ -14,6 +14,7 @@ from sqlalchemy.exc import DatabaseError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from launcher.config.explain import expected_by
 from launcher.core.problems import Code, Problem, Problems, error_message, nearest, short_repr
 from launcher.core.redaction import printable
 from launcher.server.answers import encoded
@@ -125,5 +126,7 @@ def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:
         return Problem(where, "is missing", "give it a value")
     if kind == "json_invalid":
         return Problem("body", f"is no JSON: {error['ctx']['error']}", "send a JSON object")
-    got = f"got {short_repr(error.get('input'))}: {error['msg'][:1].lower()}{error['msg'][1:]}"
-    return Problem(where, got, "send a JSON object" if where == "body" else error.get("ctx", {}).get("fix", ""))
+    got, said = f"got {short_repr(error.get('input'))}", error.get("ctx", {}).get("fix")
+    if said:
+        return Problem(where, f"{got}: {error['msg']}", said)
+    return Problem(where, got, "send a JSON object" if where == "body" else f"use {expected_by(error)}")

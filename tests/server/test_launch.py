@@ -150,6 +150,7 @@ def test_all_that_is_wrong_is_named_at_once(idle):
     found = {each["where"]: each for each in idle.post("/api/jobs", json=body).json()["problems"]}
     assert found.keys() == {"learning_rat", "batch_size", "num_gpus"}
     assert found["learning_rat"]["fix"] == "did you mean learning_rate?"
+    assert (found["num_gpus"]["got"], found["num_gpus"]["fix"]) == ("got '8'", "use a whole number")
     body = {"arguments": ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.m=2", "optim.lr=-1"]}
     refused = idle.post("/api/jobs", json=body)
     assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")

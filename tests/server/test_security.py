@@ -35,7 +35,7 @@ def is_refused(response, status):
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     assert response.json()["status"] == status
-    assert response.json()["problems"][0]["got"]
+    assert all(problem["got"] and problem["fix"] for problem in response.json()["problems"]), response.text
 
 
 JOBS, OWN_PAGE = "/api/jobs", "http://localhost:8000"
@@ -223,7 +223,7 @@ def test_what_fails_within_an_answer_is_told_without_what_it_says(client, one, m
     quiet = TestClient(client.app, base_url="http://localhost:8000", raise_server_exceptions=False)
     response = quiet.get(f"/api/jobs/{one['uuid']}/checkpoints")
     is_refused(response, status)
-    assert response.json()["problems"][0]["fix"] and "passwd" not in response.text
+    assert "passwd" not in response.text
     assert response.headers["x-frame-options"] == "DENY"
 
 
