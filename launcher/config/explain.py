@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
@@ -101,7 +102,7 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
 def _wrong_value(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -> Problem:
     first = errors[0]
     received = first["input"]
-    expected = " or ".join(dict.fromkeys(_expected_by(each) for each in errors))
+    expected = " or ".join(dict.fromkeys(expected_by(each) for each in errors))
     cls, key = owner(node, place)
     declared = fields_of(cls).get(key)
     if "number" in expected and declared and type(None) in get_args(declared.annotation):
@@ -117,12 +118,16 @@ def _wrong_value(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
     "float_type": "a number",
+    "float_parsing": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "string_type": "text",
     "none_required": "null",
     "tuple_type": "a list",
+    "list_type": "a list",
     "dataclass_type": "a group of settings",
     "too_long": "at most {max_length} of them",
     "too_short": "at least {min_length} of them",
@@ -135,7 +140,9 @@ _EXPECTED = {
 }
 
 
-def _expected_by(problem: ErrorDetails) -> str:
+def expected_by(problem: Mapping[str, Any]) -> str:
     """What the violated rule of pydantic asks for, in words."""
-    pattern = _EXPECTED.get(problem["type"])
-    return pattern.format(**problem.get("ctx", {})) if pattern else problem["msg"][:1].lower() + problem["msg"][1:]
+    if pattern := _EXPECTED.get(problem["type"]):
+        return pattern.format(**problem.get("ctx", {}))
+    text = re.sub(r"\A\w+ should (?:be|have) ", "", problem["msg"]).partition(", ")[0]
+    return text[:1].lower() + text[1:]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -39,6 +40,7 @@ from launcher.spec.environment import (
     ToolUse,
 )
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
 MOST_CALLS = 16  # in one turn
 NO_TOOLS = frozenset({"reset", "step", "reward", "close"})
 VALUES = frozenset({"done", "turn_reward", "state", "facts"})
@@ -118,14 +120,24 @@ def tools_of(holder: Any) -> dict[str, Tool]:
     return tools
 
 
+def _text_of_object(value: Any) -> str:
+    """Raises `TypeError` for what shows its place in memory, which is another in each process."""
+    text = str(value)
+    if _ADDRESS.search(text):
+        raise TypeError(f"a {type(value).__name__} has no text of its own; return one, or give it __str__")
+    return text
+
+
 def text_of(value: Any, most: int) -> str:
     """A tool's result as the policy reads it: text unchanged, other values as JSON, cut to `most` characters. Raises
-    `TypeError` for what cannot be written as JSON, `Refused` for bytes."""
+    `TypeError` for what cannot be written as JSON, `ValueError` for a number that is too long, `Refused` for bytes."""
     if isinstance(value, bytes | bytearray):
         raise Refused(f"its result is {type(value).__name__}; return a text, such as that of .decode()")
-    text: Any = value if type(value) is str else try_call(partial(json.dumps, value, default=str, ensure_ascii=False))
-    if isinstance(text, CallFailure):
-        raise TypeError(f"its result cannot be written, {text.reason}")
+    write = partial(json.dumps, value, default=_text_of_object, ensure_ascii=False, check_circular=False)
+    text: Any = value if type(value) is str else try_call(write)
+    if isinstance(text, CallFailure):  # a circle is a RecursionError
+        kind = ValueError if text.kind == "ValueError" else TypeError
+        raise kind(f"its result cannot be written, {text.reason}")
     if len(text) > most:
         ending = f"\n[cut: it has {len(text):,} characters]"
         text = f"{text[: max(most - len(ending), 0)]}{ending}"[:most]
@@ -181,6 +193,8 @@ class ToolSession(Session):
 
     def _observe(self, messages: tuple[Message, ...], ended: Outcome | None, uses: tuple[ToolUse, ...]) -> Observation:
         if done := getattr(self.holder, "done", False):
+            if isinstance(done, str) and done not in TRUSTED:
+                raise Refused(f"done is {done!r}; use True, or one of {', '.join(TRUSTED)}")
             ended = next((outcome for outcome in TRUSTED if outcome == done), "finished")
         reward = getattr(self.holder, "turn_reward", 0.0)
         return Observation(() if ended else messages, ended, "", reward, self.state, uses)

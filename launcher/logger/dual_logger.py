@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,8 +22,15 @@ FINISH_S = 5.0
 _ROOT = str(Path(__file__).parents[2])
 
 
-def finish_s() -> float:
-    return float(os.environ.get("RLRUN_FINISH_S") or FINISH_S)
+def finish_s(warn: Callable[[str], None] = lambda _: None) -> float:
+    """Those seconds; where RLRUN_FINISH_S is no number of seconds, `warn` gets that, and it is as if it were not
+    set."""
+    text = os.environ.get("RLRUN_FINISH_S") or str(FINISH_S)
+    seconds = try_call(lambda: float(text))
+    if not isinstance(seconds, CallFailure) and seconds >= 0:
+        return seconds
+    warn(f"RLRUN_FINISH_S: got {text!r}, so it is {FINISH_S:g}; use a number of seconds, such as 30")
+    return FINISH_S
 
 
 class DualLogger:
@@ -149,6 +156,7 @@ class DualLogger:
         if isinstance(spool, CallFailure):
             return self._warn(f"nothing is logged: {spool.reason}; use a folder that takes files as RLRUN_SPOOL")
         self._spool = spool
+        finish_s(self._warn)
         program = os.path.abspath(sys.argv[0]) if sys.argv[:1] not in ([], [""], ["-c"]) else "python"
         spool.append({"kind": "wandb", "init": self._wandb})
         spool.append({"kind": "begin", "at": time.time()})

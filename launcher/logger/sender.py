@@ -40,7 +40,7 @@ class PlatformClient:
     """A connection to the platform at `url`, for one request at a time."""
 
     def __init__(self, url: str) -> None:
-        self._url = urlsplit(url if "://" in url else f"http://{url}")
+        self._address = url if "://" in url else f"http://{url}"
         self._connection: http.client.HTTPConnection | None = None
 
     def post(self, reader: SpoolReader, first: int, rows: list[bytes]) -> int:
@@ -50,10 +50,11 @@ class PlatformClient:
         if token := os.environ.get("RLRUN_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"
         try:
+            url = urlsplit(self._address)
             if self._connection is None:
-                connect = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-                self._connection = connect(self._url.hostname or "", self._url.port, timeout=ANSWER_S)
-            path = f"{self._url.path.rstrip('/')}/api/jobs/{quote(reader.job)}/rows"
+                connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+                self._connection = connect(url.hostname or "", url.port, timeout=ANSWER_S)
+            path = f"{url.path.rstrip('/')}/api/jobs/{quote(reader.job)}/rows"
             self._connection.request("POST", path, body, headers)
             response = self._connection.getresponse()
             text = response.read()

@@ -129,10 +129,10 @@ def waiting(state: RunState, now: float) -> str:
 
 def _end_lines(event: Ended, state: RunState) -> Iterator[str]:
     yield from (f"{name}: {text}" for name, text in results_of(state).items())
-    if event.verdict:
-        yield event.verdict.line
     why = unsaid(state)
-    yield f"{event.how}: {why}" if why else event.how
+    lines = [event.verdict.line] if event.verdict else []
+    lines.append(f"{event.how}: {why}" if why else event.how)
+    yield from reversed(lines) if event.how == "failed" else lines  # what was learned follows from why it failed
 
 
 def unsaid(state: RunState) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import JSON, String, Text, create_engine, event, make_url
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from launcher.core.problems import Problem, Problems, error_message
@@ -40,9 +40,10 @@ class Database:
         self.engine = _engine(address or f"sqlite:///{root / NAME}")
         try:
             Base.metadata.create_all(self.engine)
-        except OperationalError as error:
-            got = f"the database cannot be opened: {error_message(error)}"
-            raise Problems(Problem("--db", got, "use another address", "not-reachable")) from error
+        except DatabaseError as error:
+            where, fix = ("--db", "use another address") if address else (str(root), "let it be written, or use --db")
+            got = f"the database cannot be opened: {error_message(error.orig or error)}"
+            raise Problems(Problem(where, got, fix, "not-reachable")) from error
         self.session = sessionmaker(self.engine, expire_on_commit=False).begin
         """Gives a transaction, committed at the end of a block and rolled back by an exception."""
 

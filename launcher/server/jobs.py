@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, short_repr
@@ -140,12 +140,11 @@ class Jobs:
     def change(self, job: ServedJob, **fields: Any) -> ServedJob:
         """Replace fields of a job's record, such as name, place or request."""
         with self.lock:
-            old_file = self._record_path(job.record)
-            job.record = replace(job.record, **fields)
-            job.folder = self._folder_of(job.record)
-            write_record(self._record_path(job.record), job.record)
-            self._index(job.record)
-            if old_file != self._record_path(job.record):
+            old_file, record = self._record_path(job.record), replace(job.record, **fields)
+            write_record(self._record_path(record), record)  # before the job has it, as this may fail
+            job.record, job.folder = record, self._folder_of(record)
+            self._index(record)
+            if old_file != self._record_path(record):
                 old_file.unlink(missing_ok=True)
             self._jobs[job.uuid] = job  # a scan may have forgotten it
             job.mark = ()
@@ -220,7 +219,8 @@ class Jobs:
     def _scan_forever(self) -> None:
         while True:
             start = time.monotonic()
-            self.scan()
+            with suppress(OSError, DatabaseError):  # a full disk: the next look finds what this one has left
+                self.scan()
             if self._end.wait(max(LOOK_S, LOOK_SHARE * (time.monotonic() - start))):
                 return
 

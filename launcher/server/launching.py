@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from launcher.core import checkpoints
 from launcher.core.overrides import argument
 from launcher.core.problems import Problem, Problems
 from launcher.launch import job
 from launcher.launch.job import Submitted
 from launcher.launch.rerun import prepare_rerun
-from launcher.preflight.plan import first_rows, page_node
+from launcher.launch.start import to_resume
+from launcher.preflight.plan import Page, first_rows, page_node
 from launcher.runs.folder import holder
 from launcher.runs.stop_requests import StopMode
 from launcher.server.jobs import Jobs, ServedJob
@@ -33,7 +35,7 @@ from launcher.server.words import arguments_of
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
-ROOT, EXPERIMENT = "trainer.run_root", "trainer.experiment_name"
+ROOT, EXPERIMENT, STEPS = "trainer.run_root", "trainer.experiment_name", "trainer.total_training_steps"
 ENDED = ("finished", "doubtful", "failed", "stopped", "paused")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -72,44 +74,46 @@ class Launching:
 
     def plan(self, new: NewJob) -> dict[str, Any]:
         """What `rlrun plan --json` prints for it, with the equivalent `command` and the first `rows` as tokens."""
-        arguments = (*new.typed, *self._root_argument)
-        page, command = job.plan(arguments), shlex.join(["rlrun", "train", *arguments])
-        return {**page_node(page), "command": command, "rows": first_rows(page)}
+        arguments = [*new.typed, *self._root_argument]
+        page = job.plan(arguments)
+        if named := self._name_argument(new, page):
+            arguments += named
+            page = job.plan(arguments)
+        return {**page_node(page), "command": shlex.join(["rlrun", "train", *arguments]), "rows": first_rows(page)}
 
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
         """The job, and whether it is new: a repeated request with the same key gives the job of the first. Raises
-        `Problems` where the request is not a valid run; checks of this machine run when it starts."""
+        `Problems` where the request is not a valid run, or has no valid data; the other checks run when it starts."""
         uuid, digest = (id_of_key(key), new.digest) if key else (str(uuid4()), "")
         if existing := self.jobs.repeated(uuid, digest):
             return existing, False
-        typed = [*new.typed, *self._root_argument]
         page = job.plan(new.typed)
-        if page.run is None:
-            failures = (result for result in page.results if result.level == "FAIL")
-            raise Problems(Problem(result.subject, result.message, result.fix) for result in failures)
+        failures = [each for each in page.results if each.level == "FAIL"]
+        failures = [each for each in failures if page.run is None or each.subject.startswith("data.")]
+        if page.run is None or failures:
+            raise Problems(Problem(each.subject, each.message, each.fix) for each in failures)
         _check_root(page.run, "runs", self._root)
-        about, trainer = dict(new.about), page.run.trainer
         planned = words_of_node(to_node(page.run), page.choices.get("model", ""))
         words = {**planned, **new.words}
         with self.jobs.lock:
-            if trainer.experiment_name is None and (name := str(about.get("name", ""))):
-                typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
+            arguments = (*new.typed, *self._root_argument, *self._name_argument(new, page))
             record = JobRecord(
-                uuid, **about, created_at=time.time(), words=words, arguments=tuple(typed), digest=digest
+                uuid, **new.about, created_at=time.time(), words=words, arguments=arguments, digest=digest
             )
             return self.jobs.add(record)
 
-    def _free_name(self, project: str, name: str) -> str:
-        """`name`, or `name-2` and so on, that neither a run folder nor a job that is not yet started has."""
+    def _name_argument(self, new: NewJob, page: Page) -> list[str]:
+        """Names the run as the job, unless the job has no name or its settings name the run: `name`, or `name-2` and so
+        on, that neither a run folder nor a job that is not yet started has."""
+        name = str(new.about.get("name", ""))
+        if not name or page.run is None or page.run.trainer.experiment_name is not None:
+            return []
         stem = _UNSAFE.sub("-", name)[:100].strip(".-") or "job"
-        jobs = self.jobs.every(unread=True)
-        waiting = {word for job in jobs if not job.has_folder for word in job.record.arguments}
-
-        def is_free(name: str) -> bool:
-            return f"{EXPERIMENT}={name}" not in waiting and not (self.jobs.root / project / name).exists()
-
+        waiting = {word for job in self.jobs.every(unread=True) if not job.has_folder for word in job.record.arguments}
+        folder = self.jobs.root / page.run.trainer.project_name
         names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
-        return next(filter(is_free, names))
+        free = (each for each in names if f"{EXPERIMENT}={each}" not in waiting and not (folder / each).exists())
+        return [f"{EXPERIMENT}={next(free)}"]
 
     # ---- starting
 
@@ -119,7 +123,8 @@ class Launching:
         served = self.jobs.get(uuid)
         with served.busy:
             if served.has_folder:
-                raise Problems(_wrong_status(served, "resume goes on with it, rerun repeats it"))
+                self._get_startable(uuid)
+                raise Problems(_wrong_status(served, "once it has ended, resume goes on with it; rerun repeats it"))
             with self.jobs.claimed(served):
                 return self._track(served, job.submit(served.record.arguments), "start")
 
@@ -131,6 +136,7 @@ class Launching:
             if self.jobs.get(uuid).standing.status not in ENDED:
                 raise Problems(_wrong_status(served, "stop it first"))
             if served.folder.spec.is_file():
+                _check_goes_on(served, changes, from_step)
                 return self._track(served, job.resume(served.folder, changes, from_step), "resume")
             name = f"{EXPERIMENT}={served.folder.path.name}"
             return self._track(served, job.submit([*served.record.arguments, *changes, name]), "resume")
@@ -196,6 +202,18 @@ def _check_root(run: RunSpec, *roots: str) -> None:
     if run.trainer.run_root not in roots:
         got = "is the folder that the server was started with"
         raise Problems(Problem(ROOT, got, "leave it out", "not-permitted"))
+
+
+def _check_goes_on(served: ServedJob, changes: Sequence[str], from_step: int | None) -> None:
+    """Raises `Problems` where there is no such checkpoint, or nothing is left to do; whether checkpoints verify, which
+    takes long, is looked at of a finished run alone."""
+    kept = [checkpoints.step_of(path) for path in reversed(checkpoints.newest_first(served.folder.checkpoints))]
+    if from_step not in (None, *kept):
+        fix = f"use one of {', '.join(map(str, kept))}" if kept else "leave it out, as there is none"
+        raise Problems(Problem("from_step", f"there is no checkpoint of step {from_step}", fix))
+    if served.state.status == "finished" and to_resume(served.folder, changes, from_step).is_done:
+        fix = f"{STEPS}={2 * served.state.step} would go on, as an earlier from_step would"
+        raise Problems(_wrong_status(served, fix))
 
 
 def _wrong_status(served: ServedJob, fix: str) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, get_args
@@ -9,10 +10,12 @@ from typing import Any, get_args
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from pydantic import BaseModel
+from sqlalchemy.exc import DatabaseError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from launcher.core.problems import Code, Problem, Problems, nearest, short_repr
+from launcher.config.explain import expected_by
+from launcher.core.problems import Code, Problem, Problems, error_message, nearest, short_repr
 from launcher.core.redaction import printable
 from launcher.server.answers import encoded
 
@@ -24,8 +27,12 @@ STATUS: Mapping[str, int] = {
 HTTP_FIXES: Mapping[int, tuple[Code, str]] = {
     400: ("invalid-setting", "send JSON in UTF-8"), 404: ("not-found", "/docs lists what may be asked for"),
     405: ("not-permitted", "/docs lists what may be asked for"),
+    503: ("not-permitted", "let it read and write its run root and database, and send the request again"),
+    507: ("not-enough", "free space in its run root and database, and send the request again"),
 }  # fmt: skip
-"""Code of a problem, and what to do, by the status of an error of the framework."""
+"""Code of a problem, and what to do, by the status of an error of the framework or the system."""
+_FULL = re.compile(r"\b(?:full|no space|quota)\b", re.IGNORECASE)
+"""Words by which systems and databases tell that a disk is full."""
 
 
 class ProblemNode(BaseModel):
@@ -72,7 +79,7 @@ def status_of(problems: Sequence[Problem]) -> int:
 
 def add_handlers(app: FastAPI) -> None:
     """Turn every error of every route into a problem document."""
-    for kind in (Problems, RequestValidationError, HTTPException, FileNotFoundError, 500):
+    for kind in (Problems, RequestValidationError, HTTPException, OSError, DatabaseError, 500):
         app.add_exception_handler(kind, _handle)
     app.add_exception_handler(WebSocketRequestValidationError, _handle_socket_validation)  # type: ignore[arg-type]
 
@@ -93,6 +100,11 @@ def _handle(request: Request, error: Exception) -> Response:
         case FileNotFoundError():  # a run's folder was moved or deleted while it was read
             fix = "GET /api/jobs lists all jobs"
             return document(404, [Problem("request", "a file of it is gone", fix, "not-found")])
+        case OSError() | DatabaseError():
+            got = error_message(getattr(error, "orig", None) or error)
+            status = 507 if _FULL.search(got) else 503
+            code, fix = HTTP_FIXES[status]
+            return document(status, [Problem("server", f"its system says: {got}", fix, code)])
     # a bug of the server: the traceback is in its log and not in the response
     got, fix = "a fault of the server's own; its log has it", "report it with the log"
     return document(500, [Problem("server", got, fix, "not-supported")])
@@ -114,5 +126,7 @@ def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:
         return Problem(where, "is missing", "give it a value")
     if kind == "json_invalid":
         return Problem("body", f"is no JSON: {error['ctx']['error']}", "send a JSON object")
-    got = f"got {short_repr(error.get('input'))}: {error['msg'][:1].lower()}{error['msg'][1:]}"
-    return Problem(where, got, "send a JSON object" if where == "body" else error.get("ctx", {}).get("fix", ""))
+    got, said = f"got {short_repr(error.get('input'))}", error.get("ctx", {}).get("fix")
+    if said:
+        return Problem(where, f"{got}: {error['msg']}", said)
+    return Problem(where, got, "send a JSON object" if where == "body" else f"use {expected_by(error)}")

@@ -18,7 +18,7 @@ Number = float | Literal["NaN", "Infinity", "-Infinity"]
 def _reject_nul(text: str) -> str:
     """Raises `ValueError` for a NUL, which databases and file names cannot hold."""
     if "\0" in text:
-        raise ValueError("holds a NUL")
+        raise PydanticCustomError("nul", "it holds a NUL", {"fix": "leave that out"})
     return text
 
 

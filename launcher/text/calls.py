@@ -25,6 +25,9 @@ _HARMONY = re.compile(
     re.DOTALL,
 )
 
+DEEPEST = 64
+"""Levels of lists and objects in the arguments of a call: whoever copies them takes several calls for each."""
+
 Parts = tuple[str, list[str], str]
 """The content of a turn, the text of each of its calls, and its reasoning."""
 
@@ -59,8 +62,11 @@ class CallForm:
 
     def _read_encodable(self, written: str) -> list[ToolCall]:
         calls = self.read(written)
+        if not calls:
+            raise ValueError("it calls nothing")
         for call in calls:  # a JSON escape may be a lone surrogate
             json.dumps([call.name, call.id, dict(call.arguments)], ensure_ascii=False).encode()
+            _check_depth(call.arguments, DEEPEST)
         return calls
 
 
@@ -112,6 +118,15 @@ def _call(node: Any) -> ToolCall:
         raise ValueError('a call is an object with "name" and "arguments"')
     arguments = node.get("arguments", node.get("parameters", {}))
     return ToolCall(node["name"], _object(arguments), str(node.get("id") or ""))
+
+
+def _check_depth(value: Any, left: int) -> None:
+    """Raises `ValueError` for more than `left` lists and objects within each other."""
+    if isinstance(value, dict | list):
+        if not left:
+            raise ValueError(f"its arguments are nested more than {DEEPEST} deep")
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_depth(each, left - 1)
 
 
 def _object(arguments: Any) -> Mapping[str, Any]:

@@ -114,7 +114,10 @@ TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on)
     ("os.fork()", "run", None, "done"),  # both come back; one of them is ours
     ("os.fork(); given = asyncio.sleep(0, 'slept')", "wait", None, "slept"),
     ("given = Lie()", "run", "environment-fault", "its result cannot be written, TypeError"),
-    ("given = CIRCLE", "run", "environment-fault", "its result cannot be written, ValueError: Circular reference"),
+    ("given = CIRCLE", "run", "environment-fault", "its result cannot be written, RecursionError"),
+    ("given = 10**5000", "run", None, "Error: ValueError: its result cannot be written, ValueError: Exceeds the limit"),
+    ("given = {'a': [self]}", "run", "environment-fault", "a Wild has no text of its own; return one, or give it __s"),
+    ("given = [time.tzname, {'/a'}]", "run", None, "{'/a'}"),
     ("for _ in range(1000): print('x' * 10**6); os.write(2, b'x' * 10**3)", "run", None, "done"),  # 1 GB
     ("raise asyncio.CancelledError", "run", "environment-fault", "CancelledError (mine.py:17: exec("),
     ("raise asyncio.CancelledError", "wait", "environment-fault", "CancelledError (mine.py:20: exec("),
@@ -123,7 +126,8 @@ TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on)
     ("self.turn_reward = 'much'", "run", "environment-fault", "the reward of the turn gave 'much'; expected a number"),
     ("self.state = 'x' * 10**7", "run", "environment-fault", "bytes at once"),
     ("self.done = 'gave-up'", "run", "gave-up", ""),
-    ("self.done = 'the best'", "run", "finished", ""),
+    ("self.done = 1", "run", "finished", ""),
+    ("self.done = 'the best'", "run", "environment-fault", "done is 'the best'; use True, or one of finished, gave-up"),
 ]  # fmt: skip
 
 

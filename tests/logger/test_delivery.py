@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,16 +32,27 @@ def steps_of(platform: Shared) -> list[tuple[int, float]]:
     return [(node["step"], node["metrics"]["train/loss"]) for node in platform.lines(platform.job, "Step")]
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-def test_what_did_not_arrive_is_delivered_by_the_next_logger(hangs: bool, scripts: Scripts, platform: Shared) -> None:
-    """A server that hangs, and one that answers 500."""
-    with wrong_server(hangs=hangs) as url:
+@pytest.mark.parametrize("wrong", [wrong_server(hangs=True), wrong_server(hangs=False), nullcontext("http://[")])
+def test_what_did_not_arrive_is_delivered_by_the_next_logger(
+    wrong: AbstractContextManager[str], scripts: Scripts, platform: Shared
+) -> None:
+    """A server that hangs, one that answers 500, and what is no address."""
+    with wrong as url:
         ran = scripts.run(LOGS + END, url, "0", "20", RLRUN_FINISH_S="0.5")
     assert ran.returncode == 3
     assert "the next DualLogger of this job delivers them" in ran.stderr.splitlines()[-1]
     assert scripts.run(LOGS + END, platform.url, "20", "30").returncode == 3
     assert steps_of(platform) == [(step, step / 7) for step in range(30)]
     assert not any(platform.spool.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize("seconds", ["30s", "nan", "-1"])
+def test_what_is_no_number_of_seconds_is_named_once_and_costs_nothing(
+    seconds: str, scripts: Scripts, platform: Shared
+) -> None:
+    ran = scripts.run(LOGS + END, platform.url, "0", "5", RLRUN_FINISH_S=seconds)
+    assert ran.returncode == 3 and ran.stderr.count(f"RLRUN_FINISH_S: got {seconds!r}") == 1 == ran.stderr.count("\n")
+    assert steps_of(platform) == [(step, step / 7) for step in range(5)]
 
 
 @pytest.mark.parametrize("rows", [0, 50])

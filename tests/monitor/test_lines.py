@@ -144,6 +144,8 @@ LINES: list[tuple[Event, list[str]]] = [
     (Stalled(step=4, rank=1, why="w", stack=STACK), ["stalled after step 4: w", *STACK.splitlines()[:5]]),
     (WentOn(step=4, after_s=34.4), ["continues after 34 s"]),
     (Ended(how="stopped", why="SIGTERM"), ["stopped: SIGTERM"]),
+    (Ended(how="failed", why="exit code 9", verdict=RunVerdict("not learned", "1 updates are too few")),
+     ["failed: exit code 9", "not learned: 1 updates are too few"]),
     (Ended(how="finished", why="step 9 is not saved; it fell", verdict=RunVerdict("harmed", "0.9, then 0.1: it fell")),
      ["harmed: 0.9, then 0.1: it fell", "finished: step 9 is not saved"]),
 ]  # fmt: skip

@@ -104,6 +104,9 @@ def test_a_job_of_a_logger_is_a_job_and_a_run(client: TestClient, root: Path) ->
     assert (job["origin"], job["run"], job["status"], job["step"]) == ("logger", "logged/my-job-001", "finished", 2)
     found = list(events_of(root / "logged/my-job-001/events.jsonl"))
     assert [event.step for event in found if isinstance(event, Step)] == [0, 1, 2]
+    for word in ("start", "resume"):
+        [problem] = client.post(f"/api/jobs/my-job-001/{word}").json()["problems"]
+        assert problem["fix"] == "start it where that is started"
     findings = client.get("/api/jobs/my-job-001/findings").json()
     assert [(each["level"], each["text"][:24]) for each in findings] == [
         ("critical", "error: no loss"), ("warn", "row 5 of session a was l"), ("warn", "row 6 of session a was l"),

@@ -63,8 +63,12 @@ def test_the_documents_requests_train_a_job_to_its_end(root, client, document):
     folder = root / done["run"]
     assert record_in(folder)["uuid"] == job["uuid"]
     assert any(isinstance(event, Step) and event.step == 2 for event in events_of(folder / "events.jsonl"))
-    again = client.post(f"/api/jobs/{job['uuid']}/start")
-    assert (again.status_code, again.json()["problems"][0]["code"]) == (409, "changed")
+    for word in ("start", "resume"):
+        again = client.post(f"/api/jobs/{job['uuid']}/{word}")
+        assert (again.status_code, again.json()["problems"][0]["got"]) == (409, "is doubtful")
+    assert again.json()["problems"][0]["fix"].startswith("trainer.total_training_steps=4 would go on")
+    again = client.post(f"/api/jobs/{job['uuid']}/resume", json={"from_step": 9})
+    assert (again.status_code, again.json()["problems"][0]["fix"]) == (422, "use one of 2")
 
 
 TINY = ["algorithm=sft", *MODEL, *DATA, "engine.num_threads=1"]
@@ -146,10 +150,13 @@ def test_all_that_is_wrong_is_named_at_once(idle):
     found = {each["where"]: each for each in idle.post("/api/jobs", json=body).json()["problems"]}
     assert found.keys() == {"learning_rat", "batch_size", "num_gpus"}
     assert found["learning_rat"]["fix"] == "did you mean learning_rate?"
+    assert (found["num_gpus"]["got"], found["num_gpus"]["fix"]) == ("got '8'", "use a whole number")
     body = {"arguments": ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.m=2", "optim.lr=-1"]}
     refused = idle.post("/api/jobs", json=body)
     assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")
     assert {each["where"] for each in refused.json()["problems"]} >= {"sampler.m", "optim.lr"}
+    absent = idle.post("/api/jobs", json={"algorithm": "sft", "model_path": "tiny", "train_data_path": "/none/a.jsonl"})
+    assert [each["got"] for each in absent.json()["problems"]] == ["/none/a.jsonl is not there"]
     plan = idle.post(PLAN, json=body)
     assert (plan.status_code, plan.json()["ok"]) == (200, False)
     assert idle.get("/api/jobs").json()["total"] == 0
@@ -244,11 +251,13 @@ def test_a_run_that_cannot_be_resumed_says_why(root, client):
     assert (found["status"], found["reason"]) == ("stopped", "\n".join(problems))
 
 
-def test_a_name_that_is_taken_gets_a_number(client):
-    runs = [client.post("/api/jobs", json={"name": "My run/../x", "arguments": TINY}).json() for _ in range(2)]
+def test_a_name_that_is_taken_gets_a_number_which_the_plan_shows(client):
+    asked = {"json": {"name": "My run/../x", "arguments": TINY}}
+    plans, runs = zip(*[[client.post(path, **asked).json() for path in (PLAN, "/api/jobs")] for _ in "ab"], strict=True)
     records = [client.app.state.services.jobs.get(run["uuid"]).record for run in runs]
     names = [word.partition("=")[2] for record in records for word in record.arguments if "experiment_name" in word]
-    assert names == ["My-run-..-x", "My-run-..-x-2"]
+    assert names == [plan["folder"].rpartition("/")[2] for plan in plans] == ["My-run-..-x", "My-run-..-x-2"]
+    assert [shlex.split(plan["command"])[2:] for plan in plans] == [[*record.arguments] for record in records]
     assert {(run["algorithm"], run["model"]) for run in runs} == {("sft", "tiny")}
     assert client.get("/api/jobs", params={"search": "tiny", "algorithm": "SFT"}).json()["total"] == 2
 

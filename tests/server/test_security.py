@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import socket
+import sqlite3
 import threading
 import time
 from contextlib import suppress
@@ -12,12 +15,14 @@ from itertools import product
 
 import pytest
 import uvicorn
+from sqlalchemy.exc import DatabaseError, OperationalError
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from launcher.core.problems import Problems
 from launcher.server import listening, security
 from launcher.server.access import SECRET, AccessTokens, make_tokens
+from launcher.server.database import NAME, Database
 from launcher.server.listening import UNREAD_BYTES, UNREAD_S, listen
 from launcher.server.security import HEADERS, Guard, RequestLimits
 from tests.server.conftest import PLAN, write_run
@@ -30,7 +35,7 @@ def is_refused(response, status):
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     assert response.json()["status"] == status
-    assert response.json()["problems"][0]["got"]
+    assert all(problem["got"] and problem["fix"] for problem in response.json()["problems"]), response.text
 
 
 JOBS, OWN_PAGE = "/api/jobs", "http://localhost:8000"
@@ -204,6 +209,10 @@ def test_every_answer_has_the_headers(idle):
     [
         (RuntimeError("/etc/passwd and a secret"), 500),  # a fault of the server's own
         (FileNotFoundError(2, "No such file", "/etc/passwd"), 404),  # a run that goes while it is read
+        *((OSError(number, os.strerror(number), "/etc/passwd"), 507) for number in (errno.ENOSPC, errno.EDQUOT)),
+        *((OSError(number, os.strerror(number), "/etc/passwd"), 503) for number in (errno.EROFS, errno.EACCES)),
+        (OperationalError("SELECT passwd", {}, sqlite3.OperationalError("database or disk is full")), 507),
+        (DatabaseError("SELECT passwd", {}, sqlite3.DatabaseError("database disk image is malformed")), 503),
     ],
 )
 def test_what_fails_within_an_answer_is_told_without_what_it_says(client, one, monkeypatch, error, status):
@@ -214,7 +223,8 @@ def test_what_fails_within_an_answer_is_told_without_what_it_says(client, one, m
     quiet = TestClient(client.app, base_url="http://localhost:8000", raise_server_exceptions=False)
     response = quiet.get(f"/api/jobs/{one['uuid']}/checkpoints")
     is_refused(response, status)
-    assert "passwd" not in response.text and response.headers["x-frame-options"] == "DENY"
+    assert "passwd" not in response.text
+    assert response.headers["x-frame-options"] == "DENY"
 
 
 # ---- over a socket
@@ -287,6 +297,13 @@ def test_what_is_sent_is_answered_refused_or_closed(server, text, slowly, answer
 def test_a_port_that_is_taken_is_a_problem():
     with listen("127.0.0.1", [0])[0] as taken, pytest.raises(Problems, match="--port"):
         listen("127.0.0.1", [taken.getsockname()[1]])
+
+
+@pytest.mark.parametrize(("address", "where"), [("", "runs: "), ("sqlite:///{}", "--db: ")])
+def test_a_database_that_cannot_be_opened_is_a_problem_of_where_it_lies(tmp_path, address, where):
+    (file := tmp_path / "runs" / NAME).mkdir(parents=True)
+    with pytest.raises(Problems, match=rf"{where}the database cannot be opened: unable to open database file; \w+"):
+        Database(address.format(file), file.parent)
 
 
 def test_a_request_and_a_socket_too_many_are_refused_until_others_end(idle):

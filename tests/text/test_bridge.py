@@ -117,6 +117,10 @@ def test_known_calls(name: str, text: str, calls: list[tuple[str, Any]], content
     (HERMES, '<tool_call>["a"]</tool_call>', 'a call is an object with "name" and "arguments"'),
     (HERMES, '<tool_call>{"name": "a", "arguments": [1]}</tool_call>', "the arguments are no object"),
     (HERMES, f"<tool_call>{'[' * 100_000}</tool_call>", "recursion"),
+    (HERMES, f'<tool_call>{{"name": "a", "arguments": {{"x": {"[" * 64}{"]" * 64}}}}}</tool_call>', "more than 64 deep"),
+    (HARMONY, f'to=functions.a<|channel|>commentary<|message|>{"""{"x":""" * 500}1{"}" * 500}', "more than 64 deep"),
+    (HERMES, "<tool_call>[]</tool_call>", "it calls nothing"),
+    (MISTRAL, "[TOOL_CALLS] []", "it calls nothing"),
     (HERMES, '<tool_call>{"name": "a"}</tool_call><tool_call>a</tool_call>', "Expecting value"),  # then neither is called
     (TAGGED, '<tool_call>{"name": "a"}</tool_call>', "a call is <function=NAME>"),
     (TAGGED, "<tool_call><function=a><parameter=x>1</function></tool_call>", "a parameter is"),

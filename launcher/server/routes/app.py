@@ -83,7 +83,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
     app = Application(
         title="rlrun", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None,
-        responses=declared(*REFUSED),
+        responses=declared(*REFUSED, 507),
     )  # fmt: skip
     app.state.services = services
     add_handlers(app)
