@@ -124,7 +124,7 @@ def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:
         return Problem(where, "is missing", "give it a value")
     if kind == "json_invalid":
         return Problem("body", f"is no JSON: {error['ctx']['error']}", "send a JSON object")
-    got, said = f"got {short_repr(error.get('input'))}", error.get("ctx", {}).get("fix")
-    if said:
-        return Problem(where, f"{got}: {error['msg']}", said)
+    got, fix = f"got {short_repr(error.get('input'))}", error.get("ctx", {}).get("fix")
+    if fix:
+        return Problem(where, f"{got}: {error['msg']}", fix)
     return Problem(where, got, "send a JSON object" if where == "body" else f"use {expected_by(error)}")
