@@ -73,7 +73,7 @@ BELOW = {
         "config.reference cli views preflight reports engines.torch tools tools.importing launch "
         "preflight.checks server server.routes"
     ),
-    "server": "core logs monitor runs views spec preflight launch",
+    "server": "core config logs monitor runs views spec preflight launch",
     "server.routes": "core config config.reference launch logger reports runs views server",
     "": "runs core monitor preflight launch",
 }

@@ -118,16 +118,11 @@ def _wrong_value(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
     "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
     "bool_type": "true or false",
-    "bool_parsing": "true or false",
     "string_type": "text",
     "none_required": "null",
     "tuple_type": "a list",
-    "list_type": "a list",
     "dataclass_type": "a group of settings",
     "too_long": "at most {max_length} of them",
     "too_short": "at least {min_length} of them",
@@ -142,7 +137,7 @@ _EXPECTED = {
 
 def expected_by(problem: Mapping[str, Any]) -> str:
     """What the violated rule of pydantic asks for, in words."""
-    if pattern := _EXPECTED.get(problem["type"]):
+    if pattern := _EXPECTED.get(problem["type"].replace("_parsing", "_type")):
         return pattern.format(**problem.get("ctx", {}))
     text = re.sub(r"\A\w+ should (?:be|have) ", "", problem["msg"]).partition(", ")[0]
     return text[:1].lower() + text[1:]

@@ -40,7 +40,6 @@ from launcher.spec.environment import (
     ToolUse,
 )
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
 MOST_CALLS = 16  # in one turn
 NO_TOOLS = frozenset({"reset", "step", "reward", "close"})
 VALUES = frozenset({"done", "turn_reward", "state", "facts"})
@@ -123,7 +122,7 @@ def tools_of(holder: Any) -> dict[str, Tool]:
 def _text_of_object(value: Any) -> str:
     """Raises `TypeError` for what shows its place in memory, which is another in each process."""
     text = str(value)
-    if _ADDRESS.search(text):
+    if re.search(r" at 0x[0-9a-fA-F]+>", text):
         raise TypeError(f"a {type(value).__name__} has no text of its own; return one, or give it __str__")
     return text
 

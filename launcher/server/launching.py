@@ -75,10 +75,8 @@ class Launching:
     def plan(self, new: NewJob) -> dict[str, Any]:
         """What `rlrun plan --json` prints for it, with the equivalent `command` and the first `rows` as tokens."""
         arguments = [*new.typed, *self._root_argument]
-        page = job.plan(arguments)
-        if named := self._name_argument(new, page):
-            arguments += named
-            page = job.plan(arguments)
+        if named := self._name_argument(new, page := job.plan(arguments)):
+            page = job.plan(arguments := [*arguments, *named])
         return {**page_node(page), "command": shlex.join(["rlrun", "train", *arguments]), "rows": first_rows(page)}
 
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
@@ -103,8 +101,7 @@ class Launching:
             return self.jobs.add(record)
 
     def _name_argument(self, new: NewJob, page: Page) -> list[str]:
-        """Names the run as the job, unless the job has no name or its settings name the run: `name`, or `name-2` and so
-        on, that neither a run folder nor a job that is not yet started has."""
+        """Names the run as the job, with a number where a run or a waiting job has it; none where it has a name."""
         name = str(new.about.get("name", ""))
         if not name or page.run is None or page.run.trainer.experiment_name is not None:
             return []
@@ -205,11 +202,10 @@ def _check_root(run: RunSpec, *roots: str) -> None:
 
 
 def _check_goes_on(served: ServedJob, changes: Sequence[str], from_step: int | None) -> None:
-    """Raises `Problems` where there is no such checkpoint, or nothing is left to do; whether checkpoints verify, which
-    takes long, is looked at of a finished run alone."""
-    kept = [checkpoints.step_of(path) for path in reversed(checkpoints.newest_first(served.folder.checkpoints))]
+    """Raises `Problems` where there is no such checkpoint, which is not verified here, or nothing is left to do."""
+    kept = sorted(map(checkpoints.step_of, checkpoints.newest_first(served.folder.checkpoints)))
     if from_step not in (None, *kept):
-        fix = f"use one of {', '.join(map(str, kept))}" if kept else "leave it out, as there is none"
+        fix = f"use {' or '.join(map(str, kept)) or 'none, as nothing is saved'}"
         raise Problems(Problem("from_step", f"there is no checkpoint of step {from_step}", fix))
     if served.state.status == "finished" and to_resume(served.folder, changes, from_step).is_done:
         fix = f"{STEPS}={2 * served.state.step} would go on, as an earlier from_step would"

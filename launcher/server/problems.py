@@ -31,8 +31,6 @@ HTTP_FIXES: Mapping[int, tuple[Code, str]] = {
     507: ("not-enough", "free space in its run root and database, and send the request again"),
 }  # fmt: skip
 """Code of a problem, and what to do, by the status of an error of the framework or the system."""
-_FULL = re.compile(r"\b(?:full|no space|quota)\b", re.IGNORECASE)
-"""Words by which systems and databases tell that a disk is full."""
 
 
 class ProblemNode(BaseModel):
@@ -102,7 +100,7 @@ def _handle(request: Request, error: Exception) -> Response:
             return document(404, [Problem("request", "a file of it is gone", fix, "not-found")])
         case OSError() | DatabaseError():
             got = error_message(getattr(error, "orig", None) or error)
-            status = 507 if _FULL.search(got) else 503
+            status = 507 if re.search(r"\b(full|no space|quota)\b", got) else 503  # also what a database says of a disk
             code, fix = HTTP_FIXES[status]
             return document(status, [Problem("server", f"its system says: {got}", fix, code)])
     # a bug of the server: the traceback is in its log and not in the response
@@ -126,7 +124,7 @@ def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:
         return Problem(where, "is missing", "give it a value")
     if kind == "json_invalid":
         return Problem("body", f"is no JSON: {error['ctx']['error']}", "send a JSON object")
-    got, said = f"got {short_repr(error.get('input'))}", error.get("ctx", {}).get("fix")
-    if said:
-        return Problem(where, f"{got}: {error['msg']}", said)
+    got, fix = f"got {short_repr(error.get('input'))}", error.get("ctx", {}).get("fix")
+    if fix:
+        return Problem(where, f"{got}: {error['msg']}", fix)
     return Problem(where, got, "send a JSON object" if where == "body" else f"use {expected_by(error)}")

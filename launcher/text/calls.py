@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from launcher.core.bounded_parse import DEPTH
 from launcher.core.user_code import Raised, caught, shorten
 from launcher.spec.environment import Spoken, ToolCall
 
@@ -24,9 +25,6 @@ _HARMONY = re.compile(
     r"(?P<text>.*?)(?=<\|end\|>|<\|call\|>|<\|return\|>|<\|start\|>|\Z)",
     re.DOTALL,
 )
-
-DEEPEST = 64
-"""Levels of lists and objects in the arguments of a call: whoever copies them takes several calls for each."""
 
 Parts = tuple[str, list[str], str]
 """The content of a turn, the text of each of its calls, and its reasoning."""
@@ -66,7 +64,7 @@ class CallForm:
             raise ValueError("it calls nothing")
         for call in calls:  # a JSON escape may be a lone surrogate
             json.dumps([call.name, call.id, dict(call.arguments)], ensure_ascii=False).encode()
-            _check_depth(call.arguments, DEEPEST)
+            _check_depth(call.arguments)
         return calls
 
 
@@ -120,11 +118,11 @@ def _call(node: Any) -> ToolCall:
     return ToolCall(node["name"], _object(arguments), str(node.get("id") or ""))
 
 
-def _check_depth(value: Any, left: int) -> None:
-    """Raises `ValueError` for more than `left` lists and objects within each other."""
+def _check_depth(value: Any, left: int = DEPTH) -> None:
+    """Raises `ValueError` for more than `left` levels of lists and objects: a copy takes several calls for each."""
     if isinstance(value, dict | list):
         if not left:
-            raise ValueError(f"its arguments are nested more than {DEEPEST} deep")
+            raise ValueError(f"its arguments are nested more than {DEPTH} deep")
         for each in value.values() if isinstance(value, dict) else value:
             _check_depth(each, left - 1)
 
