@@ -81,15 +81,14 @@ class Launching:
 
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
         """The job, and whether it is new: a repeated request with the same key gives the job of the first. Raises
-        `Problems` where the request is not a valid run, or has no valid data; the other checks run when it starts."""
+        `Problems` where the request is not a valid run; checks of this machine run when it starts."""
         uuid, digest = (id_of_key(key), new.digest) if key else (str(uuid4()), "")
         if existing := self.jobs.repeated(uuid, digest):
             return existing, False
         page = job.plan(new.typed)
-        failures = [each for each in page.results if each.level == "FAIL"]
-        failures = [each for each in failures if page.run is None or each.subject.startswith("data.")]
-        if page.run is None or failures:
-            raise Problems(Problem(each.subject, each.message, each.fix) for each in failures)
+        if page.run is None:
+            failures = (result for result in page.results if result.level == "FAIL")
+            raise Problems(Problem(result.subject, result.message, result.fix) for result in failures)
         _check_root(page.run, "runs", self._root)
         planned = words_of_node(to_node(page.run), page.choices.get("model", ""))
         words = {**planned, **new.words}
