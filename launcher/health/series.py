@@ -340,12 +340,6 @@ _FORMULAS: Mapping[str, tuple[Callable[..., float], str]] = {
         lambda metric, count=20, skip=1: median(metric.having(skip + 3).before(skip, count)),
         "Median of `count` values before the last `skip`; it needs 3 of them.",
     ),
-    "pace": (
-        lambda metric, count=4: (
-            (metric.last() - metric.having(count).latest[-count]) / (metric.steps[-1] - metric.steps[-count])
-        ),
-        "By how much the latest `count` values rise in each step.",
-    ),
     "lowest": (lambda metric, count=3: min(metric.having(count).lately(count)), "The lowest of the latest values."),
     "largest": (lambda metric, count=3: max(metric.having(count).lately(count)), "The largest of the latest values."),
     "lowest_of_first": (

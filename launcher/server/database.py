@@ -41,7 +41,7 @@ class Database:
         try:
             Base.metadata.create_all(self.engine)
         except DatabaseError as error:
-            where, fix = ("--db", "use another address") if address else (str(root), "let it be written, or use --db")
+            where, fix = ("--db", "use another address") if address else (str(root), "make it writable, or use --db")
             got = f"the database cannot be opened: {error_message(error.orig or error)}"
             raise Problems(Problem(where, got, fix, "not-reachable")) from error
         self.session = sessionmaker(self.engine, expire_on_commit=False).begin

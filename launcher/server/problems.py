@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -10,7 +11,7 @@ from typing import Any, get_args
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from pydantic import BaseModel
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -31,6 +32,10 @@ HTTP_FIXES: Mapping[int, tuple[Code, str]] = {
     507: ("not-enough", "free space in its run root and database, and send the request again"),
 }  # fmt: skip
 """Code of a problem, and what to do, by the status of an error of the framework or the system."""
+REFUSALS = frozenset({
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE,
+})  # fmt: skip
+"""What a system answers that lacks space, rights or a whole disk; all other numbers are faults of the server."""
 
 
 class ProblemNode(BaseModel):
@@ -77,8 +82,10 @@ def status_of(problems: Sequence[Problem]) -> int:
 
 def add_handlers(app: FastAPI) -> None:
     """Turn every error of every route into a problem document."""
-    for kind in (Problems, RequestValidationError, HTTPException, OSError, DatabaseError, 500):
+    for kind in (Problems, RequestValidationError, HTTPException, FileNotFoundError, 500):
         app.add_exception_handler(kind, _handle)
+    app.add_exception_handler(OSError, _handle_system)
+    app.add_exception_handler(DatabaseError, _handle_system)
     app.add_exception_handler(WebSocketRequestValidationError, _handle_socket_validation)  # type: ignore[arg-type]
 
 
@@ -98,14 +105,21 @@ def _handle(request: Request, error: Exception) -> Response:
         case FileNotFoundError():  # a run's folder was moved or deleted while it was read
             fix = "GET /api/jobs lists all jobs"
             return document(404, [Problem("request", "a file of it is gone", fix, "not-found")])
-        case OSError() | DatabaseError():
-            got = error_message(getattr(error, "orig", None) or error)
-            status = 507 if re.search(r"\b(full|no space|quota)\b", got) else 503  # also what a database says of a disk
-            code, fix = HTTP_FIXES[status]
-            return document(status, [Problem("server", f"its system says: {got}", fix, code)])
     # a bug of the server: the traceback is in its log and not in the response
     got, fix = "a fault of the server's own; its log has it", "report it with the log"
     return document(500, [Problem("server", got, fix, "not-supported")])
+
+
+def _handle_system(request: Request, error: Exception) -> Response:
+    """507 for a full disk, 503 for one that cannot be read or written and for a database that fails. Raises `error`
+    where it is a bug of the server, which is handled as such."""
+    failed = isinstance(error, OperationalError) or type(error) is DatabaseError
+    if not (failed or (isinstance(error, OSError) and error.errno in REFUSALS)):
+        raise error
+    got = error_message(getattr(error, "orig", None) or error)
+    status = 507 if re.search(r"\b(full|no space|quota)\b", got, re.IGNORECASE) else 503
+    code, fix = HTTP_FIXES[status]
+    return document(status, [Problem("server", f"its system says: {got}", fix, code)])
 
 
 async def _handle_socket_validation(socket: WebSocket, error: WebSocketRequestValidationError) -> None:
@@ -124,7 +138,9 @@ def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:
         return Problem(where, "is missing", "give it a value")
     if kind == "json_invalid":
         return Problem("body", f"is no JSON: {error['ctx']['error']}", "send a JSON object")
-    got, fix = f"got {short_repr(error.get('input'))}", error.get("ctx", {}).get("fix")
-    if fix:
+    got, context = f"got {short_repr(error.get('input'))}", error.get("ctx", {})
+    if fix := context.get("fix"):
         return Problem(where, f"{got}: {error['msg']}", fix)
+    if kind == "string_pattern_mismatch":
+        return Problem(where, got, f"use a text that matches {context['pattern']}")
     return Problem(where, got, "send a JSON object" if where == "body" else f"use {expected_by(error)}")

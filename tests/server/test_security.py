@@ -15,7 +15,7 @@ from itertools import product
 
 import pytest
 import uvicorn
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
@@ -211,7 +211,10 @@ def test_every_answer_has_the_headers(idle):
         (FileNotFoundError(2, "No such file", "/etc/passwd"), 404),  # a run that goes while it is read
         *((OSError(number, os.strerror(number), "/etc/passwd"), 507) for number in (errno.ENOSPC, errno.EDQUOT)),
         *((OSError(number, os.strerror(number), "/etc/passwd"), 503) for number in (errno.EROFS, errno.EACCES)),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/etc/passwd"), 500),
         (OperationalError("SELECT passwd", {}, sqlite3.OperationalError("database or disk is full")), 507),
+        (OperationalError("SELECT passwd", {}, Exception("could not extend a file: No space left on device")), 507),
+        (IntegrityError("SELECT passwd", {}, sqlite3.IntegrityError("UNIQUE constraint failed")), 500),
         (DatabaseError("SELECT passwd", {}, sqlite3.DatabaseError("database disk image is malformed")), 503),
     ],
 )
