@@ -113,7 +113,7 @@ def short_repr(value: object, limit: int = 80) -> str:
 
 
 def path_repr(path: object) -> str:
-    """`repr(str(path))` without secrets. A path is told whole, since its end says which file or folder is meant."""
+    """`repr(str(path))` without secrets. A path is shown whole, since its end says which file or folder is meant."""
     return short_repr(str(path), 1024)
 
 

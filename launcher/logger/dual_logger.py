@@ -23,7 +23,7 @@ _ROOT = str(Path(__file__).parents[2])
 
 
 def finish_s(warn: Callable[[str], None] = lambda _: None) -> float:
-    """Those seconds; `warn` is told where RLRUN_FINISH_S is no number of them, and so has no effect."""
+    """RLRUN_FINISH_S, or FINISH_S where that is no number of seconds, which `warn` then reports."""
     text = os.environ.get("RLRUN_FINISH_S") or str(FINISH_S)
     seconds = try_call(lambda: float(text))
     if not isinstance(seconds, CallFailure) and seconds >= 0:

@@ -112,7 +112,7 @@ def _handle(request: Request, error: Exception) -> Response:
 
 def _handle_system(request: Request, error: Exception) -> Response:
     """507 for a full disk, 503 for one that cannot be read or written and for a database that fails. Raises `error`
-    where it is a bug of the server, which is handled as such."""
+    where it is a bug of the server, so that it is answered with 500 and logged."""
     failed = isinstance(error, OperationalError) or type(error) is DatabaseError
     if not (failed or (isinstance(error, OSError) and error.errno in REFUSALS)):
         raise error

@@ -78,7 +78,7 @@ def lines(folder: Path, kind: str = "chats", *words: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / ("a_long_path_is_told_whole_" * 4) / "small"
+    return tmp_path / ("a_long_path_is_shown_whole_" * 4) / "small"
 
 
 @pytest.mark.parametrize(("given", "kind", "expected"), [
