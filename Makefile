@@ -164,8 +164,9 @@ equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) an
 mutants: $(VENV)/ready-dev  ## change the core in 60 places, drawn with SEED: how many changes the tests notice
 	$(VENV)/bin/python benchmarks/mutants.py --seed $(SEED)
 
-bench: $(VENV)/ready-dev  ## time of starting, planning and a training step
-	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
+bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost, in pairs with commit BASE (HEAD)
+	git worktree add --quiet --detach .base-$(BASE) $(BASE)
+	$(VENV)/bin/python benchmarks/costs.py $(RUNS) .base-$(BASE); code=$$?; git worktree remove --force .base-$(BASE); exit $$code
 
 first-line: $(VENV)/ready-dev  ## how soon plan and train say something, and name a reward that sleeps
 	$(VENV)/bin/python benchmarks/first_line.py $(RUNS)
