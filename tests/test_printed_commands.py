@@ -46,7 +46,7 @@ ROWS: dict[str, dict[str, Any]] = {
 READS = {("runs",), ("show",), ("status",), ("watch",), ("logs",), ("checkpoints",), ("config", "show"), ("metrics",),
          ("config", "diff"), ("model", "list"),
          ("samples",), ("diagnose",), ("compare",), ("report",)}  # fmt: skip
-ELSEWHERE = {"export", "--follow", "-f", "own", "<(zcat", "rates-sweep1", "rates-sweep1-lr_0.0003-seed_0"}
+ELSEWHERE = {"export", "--follow", "-f", "own", "<(zcat", "rates-sweep1", "rates-sweep1-lr_0.0003-seed_2"}
 """Words of commands that read more than a run's folder or a log."""
 STEPS = (0, 10, 20, 40, 100, 1120)
 MEASURED = ("training/global_step", "critic/score/mean", "critic/frac_reward_zero_std", "response_length/mean",
