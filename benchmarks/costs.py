@@ -1,7 +1,7 @@
 """What starting and training cost, in pairs with another version: `python benchmarks/costs.py RUNS FOLDER`.
 
-Each command is run by the version in FOLDER and by this one in turn; the last column is the median of the ratios of
-such pairs. The first pair is left out. `make bench BASE=<commit>` does this.
+Each command is run by the version in FOLDER and by this one, which begins every second pair; the last columns are the
+median and the range of the ratios of such pairs. The first pair is left out. `make bench BASE=<commit>` does this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rich.table import Table
 TINY = ["model=tiny", "data=reverse", "engine.num_threads=1", "trainer.val_before_train=false"]
 GRPO = ["algorithm=grpo", *TINY, "sampler.n=8", "optim.lr=1e-4"]
 BATCH = [*GRPO, "trainer.micro_batch_size_per_gpu=128"]
-NO_ANSWERS = "trainer.log_groups=0"
+ANSWERS, NO_ANSWERS = "trainer.log_groups_freq=1", "trainer.log_groups=0"
+ALONE = ["trainer.total_training_steps=60", "trainer.test_freq=-1", "trainer.save_freq=-1"]
 LOG = "verl.log"
 LINE = "step:{0} - actor/entropy:{1} - actor/grad_norm:0.3{0} - actor/pg_loss:0.01{0} - critic/score/mean:{2}\n"
 COMMANDS = {
@@ -50,30 +51,36 @@ def command_seconds(version: Path, words: list[str]) -> float:
 
 
 def step_seconds(version: Path, words: list[str]) -> float:
-    """Mean seconds of a step of training, the first ten left out; about every second one logs its answers."""
+    """Seconds of a step of training with all that is written after it, the first ten steps left out."""
     run = uuid.uuid4().hex
-    rlrun(version, ["train", *words, "trainer.total_training_steps=60", f"trainer.experiment_name={run}"])
+    rlrun(version, ["train", *words, *ALONE, f"trainer.experiment_name={run}"])
     lines = (Path("runs/rlrun") / run / "events.jsonl").read_text().splitlines()
-    steps = [event["metrics"]["timing_s/step"] for event in map(json.loads, lines) if event["kind"] == "Step"]
-    return statistics.fmean(steps[10:])
+    ends = [event["at"] for event in map(json.loads, lines) if event["kind"] == "Step"]
+    return (ends[-1] - ends[10]) / (len(ends) - 11)
 
 
 def main(runs: int, base: str) -> int:
-    table = Table("what", "before", "now", "ratio", title=f"CPU s of rlrun, s of a step; medians of {runs} pairs")
+    table = Table(
+        "what", "before", "now", "ratio", "range", title=f"CPU s of rlrun, s of a step; medians of {runs} pairs"
+    )
     old, new = Path(base).resolve(), ROOT
     cases = [(f"rlrun {name}", command_seconds, (old, words), (new, words)) for name, words in COMMANDS.items()]
     cases += [(f"a step of {name}", step_seconds, (old, words), (new, words)) for name, words in STEPS.items()]
-    cases.append(
-        ("the same, no answers logged (before) and logged", step_seconds, (new, [*BATCH, NO_ANSWERS]), (new, BATCH))
-    )
+    logged, silent = (new, [*BATCH, ANSWERS]), (new, [*BATCH, NO_ANSWERS])
+    cases.append(("a step of GRPO that logs answers, against one that does not", step_seconds, silent, logged))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         Path(LOG).write_text("".join(LINE.format(n, 0.9 - n / 200, 0.2 + n / 100) for n in range(1, 41)))
         for name, measure, *both in cases:
-            pairs = [[measure(*one) for one in both] for _ in range(runs + 1)][1:]
-            before, now = (statistics.median(values) for values in zip(*pairs, strict=True))
-            ratio = statistics.median(second / first for first, second in pairs)
-            table.add_row(name, f"{before:.3f}", f"{now:.3f}", f"{ratio:.2f}")
+            pairs = []
+            for number in range(runs + 1):
+                order = (0, 1) if number % 2 else (1, 0)
+                spent = {which: measure(*both[which]) for which in order}
+                pairs.append((spent[0], spent[1]))
+            before, now = (statistics.median(values) for values in zip(*pairs[1:], strict=True))
+            ratios = sorted(second / first for first, second in pairs[1:])
+            span = f"{ratios[0]:.2f}–{ratios[-1]:.2f}"
+            table.add_row(name, f"{before:.3f}", f"{now:.3f}", f"{statistics.median(ratios):.2f}", span)
         os.chdir("/")
     Console().print(table)
     return 0

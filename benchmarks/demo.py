@@ -15,7 +15,7 @@ from launcher.core.events import events_of
 from launcher.core.state import RunState, fold
 
 ROOT = Path(__file__).parents[1]
-AFTER_SFT, AFTER_GRPO, CPU_S = (0.10, 0.45), 0.80, 300  # 120 to 165 were seen, as cores differ
+AFTER_SFT, AFTER_GRPO, CPU_S = (0.10, 0.45), 0.80, 300  # 56 to 165 were seen, as cores differ
 
 
 def cpu_seconds() -> float:
