@@ -13,6 +13,9 @@ VLLM ?= .venv-vllm
 TRACKERS ?= .venv-trackers
 VERIFIERS ?= .venv-verifiers
 PAGE ?= .venv-page
+# A folder with the repository as it was in commit BASE, for what compares with it.
+ADD_BASE = git worktree add --quiet --detach .base-$(BASE) $(BASE)
+REMOVE_BASE = code=$$?; git worktree remove --force .base-$(BASE); exit $$code
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
@@ -157,16 +160,16 @@ episodes: $(VENV)/ready-dev  ## 64 episodes whose tools take 0 to 5 s, against t
 	$(VENV)/bin/python benchmarks/episodes.py
 
 equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) and with this working tree: equal events and weights
-	git worktree add --quiet --detach .base-$(BASE) $(BASE)
+	$(ADD_BASE)
 	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
-	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; code=$$?; git worktree remove --force .base-$(BASE); exit $$code
+	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; $(REMOVE_BASE)
 
 mutants: $(VENV)/ready-dev  ## change the core in 60 places, drawn with SEED: how many changes the tests notice
 	$(VENV)/bin/python benchmarks/mutants.py --seed $(SEED)
 
 bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost, in pairs with commit BASE (HEAD)
-	git worktree add --quiet --detach .base-$(BASE) $(BASE)
-	$(VENV)/bin/python benchmarks/costs.py $(RUNS) .base-$(BASE); code=$$?; git worktree remove --force .base-$(BASE); exit $$code
+	$(ADD_BASE)
+	$(VENV)/bin/python benchmarks/costs.py $(RUNS) .base-$(BASE); $(REMOVE_BASE)
 
 first-line: $(VENV)/ready-dev  ## how soon plan and train say something, and name a reward that sleeps
 	$(VENV)/bin/python benchmarks/first_line.py $(RUNS)
